@@ -175,6 +175,16 @@ impl Inode {
         body: Body,
         (lane, stamps): (usize, &Stamps),
     ) -> Box<Inode> {
+        debug_assert!(!ino.is_none() && lane < lanefs_sync::MAX_LANES);
+        debug_assert!(
+            match kind {
+                FileKind::File => matches!(body, Body::File(_)),
+                FileKind::Symlink => matches!(body, Body::Link(_)),
+                FileKind::Dir => matches!(body, Body::Dir(_)),
+                _ => matches!(body, Body::None),
+            },
+            "the body of another kind than {kind:?}"
+        );
         let privileged = if is_privileged(attrs.mode) { PRIVILEGED } else { 0 };
         Box::new(Inode {
             ino,
@@ -222,6 +232,7 @@ impl Inode {
 
     /// Whether a lane's changes go to its slot, not into the inode.
     pub fn is_striped(&self, lane: usize, content: bool) -> bool {
+        debug_assert!(lane < lanefs_sync::MAX_LANES);
         usize::from(self.home) != lane && !(content && self.has(FUTURE))
     }
 
@@ -329,6 +340,7 @@ impl Inode {
         let _l = self.attr_lock.guard();
         let flags = f(self.inode_flags())? & inode_flags::ALL;
         let _ = self.life.fetch_update(AcqRel, Relaxed, |l| Some(l & !FLAGS | flags << FLAGS_AT));
+        debug_assert_eq!(self.inode_flags(), flags, "changed without attr_lock");
         Ok(())
     }
 
@@ -393,6 +405,7 @@ impl Inode {
 
     /// Sets an mtime, and perhaps a ctime, that are not the clock's `now`: the slots' are older.
     pub fn set_explicit(&self, mtime: Option<i64>, ctime: Option<i64>, now: i64) {
+        debug_assert!(mtime.is_some() || ctime.is_some(), "nothing is set");
         if mtime.is_some_and(|t| t > now) {
             self.set(FUTURE);
         }
@@ -421,12 +434,14 @@ impl Inode {
 
     /// Where pages of this file that became dirty are noted, and whether `lane` does so.
     pub fn page_stamps(&self, lane: usize) -> (&Stamps, bool) {
+        debug_assert!(self.kind == FileKind::File && lane < lanefs_sync::MAX_LANES);
         (self.stamps(), usize::from(self.home) != lane)
     }
 
     /// Notes that a name of this directory, of cookie `cookie`, changed at `time`, and its
     /// subdirectories by `subdirs`.
     pub fn note_change(&self, dir: &Dir, cookie: u64, time: i64, subdirs: i32) {
+        debug_assert!(self.dir().is_some_and(|own| std::ptr::eq(own, dir)), "another inode's names");
         // After a time that was set, even within the clock's tick.
         let time = time.max(self.mtime_set.load(Relaxed).saturating_add(1));
         dir.note_change(cookie, time, subdirs);
@@ -443,6 +458,7 @@ impl Inode {
 
     /// Whether any of these marks is set, wherever it lies.
     pub fn has(&self, flag: u32) -> bool {
+        debug_assert_ne!(flag, 0, "no mark is asked for");
         flag & LIFE != 0 && self.life.load(Relaxed) & flag != 0
             || flag & !LIFE != 0 && self.flags.load(Relaxed) & flag != 0
             || flag & STRIPED != 0 && self.stamps().marks(self.ino) & flag != 0
@@ -466,6 +482,8 @@ impl Inode {
     /// was set. The caller holds the sync lock and has set [`SYNCING`]. `data_only`: as far as
     /// fdatasync asks; the marks of attributes stay.
     pub fn take_marks(&self, marks: u32, data_only: bool) -> u32 {
+        debug_assert!(self.sync_lock.is_locked() && self.has(SYNCING), "see `is_synced`");
+        debug_assert_eq!(marks & LIFE, 0, "marks of two words");
         // The fence behind pairs with the one in `set_times`; those of the slots with theirs.
         let marks = if data_only { marks & !(DIRTY | XATTR_DIRTY) } else { marks };
         // What stays set is not told: who captures would take it for taken.
@@ -499,11 +517,14 @@ impl Inode {
 
     /// Forgets what the slots say: the inode is gone.
     pub fn drop_stamps(&self) {
+        debug_assert!(self.has(FREED | EVICTED), "it is not gone: changes would be lost");
         self.stamps().drop_all(self.ino);
     }
 
     /// The word that holds these marks.
     fn word(&self, flag: u32) -> &AtomicU32 {
+        debug_assert_ne!(flag, 0);
+        debug_assert_eq!(flag & FLAGS, 0, "the inode's flags change under attr_lock: change_inode_flags");
         debug_assert!(flag & LIFE == 0 || flag & !LIFE == 0, "marks of two words");
         if flag & LIFE != 0 { &self.life } else { &self.flags }
     }
@@ -547,6 +568,7 @@ impl Inode {
     /// Notes that lane `lane` logs a group in `epoch` that names this inode (before the group is
     /// appended).
     pub fn named_by(&self, lane: usize, epoch: u64) {
+        debug_assert!(lane < lanefs_sync::MAX_LANES);
         let bit = 1u64 << (lane & 63);
         if self.lanes.load(Relaxed) & bit == 0 {
             self.lanes.fetch_or(bit, SeqCst);
@@ -554,5 +576,8 @@ impl Inode {
         if self.epoch.load(Relaxed) < epoch {
             self.epoch.fetch_max(epoch, SeqCst);
         }
+        // Bits are only added, and the epoch is only raised.
+        debug_assert_ne!(self.lanes.load(Relaxed) & bit, 0, "a closure would pass the lane by");
+        debug_assert!(self.epoch.load(Relaxed) >= epoch);
     }
 }

@@ -39,6 +39,33 @@ pub(crate) const PRIVILEGED: u32 = 8192;
 /// are there. Not while it must not: after a write that took setuid or setgid away.
 pub(crate) const STORED: u32 = 16384;
 
+const _: () = {
+    let all = [
+        DIRTY,
+        QUEUED,
+        UNSYNCED,
+        FROZEN,
+        EVICTED,
+        FREED,
+        XATTR_DIRTY,
+        USED,
+        HAS_XATTRS,
+        DATASYNC,
+        SYNCING,
+        LINKABLE,
+        FUTURE,
+        ENDED,
+        PRIVILEGED,
+        STORED,
+    ];
+    let (mut n, mut seen) = (0, 0);
+    while n < all.len() {
+        assert!(all[n].is_power_of_two() && seen & all[n] == 0, "a mark is a bit of its own");
+        seen |= all[n];
+        n += 1;
+    }
+};
+
 /// The next field lies on a line of its own.
 #[repr(align(64))]
 pub(crate) struct Line;

@@ -34,6 +34,7 @@ impl Inode {
         drop: Option<fn(u32) -> u32>,
         locked: bool,
     ) {
+        debug_assert!(!locked || self.attr_lock.is_locked(), "the caller said that it holds attr_lock");
         let all = [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)];
         let moves = |slot: &AtomicU32, v: Option<u32>| v.filter(|v| slot.load(Relaxed) != *v);
         let drop = drop.filter(|_| self.has(PRIVILEGED));
@@ -59,15 +60,20 @@ impl Inode {
             // reads the mode, so it has the new one, or the mark is off at the end.
             self.clear(STORED);
         }
+        debug_assert!(!mode.is_some_and(is_privileged) || self.has(PRIVILEGED), "the mark comes first");
     }
 
     /// The timestamp of the last change of rights, for a caller that holds `attr_lock`.
     pub fn rights_ts(&self) -> u64 {
+        debug_assert!(self.attr_lock.is_locked());
         self.rights_ts.load(Relaxed)
     }
 
     /// Notes a change of rights, for a caller that holds `attr_lock`.
     pub fn rights_changed(&self, epoch: u64, ts: u64) {
+        debug_assert!(self.attr_lock.is_locked());
+        debug_assert!(ts > self.rights_ts.load(Relaxed), "rights change in the order of their timestamps");
+        debug_assert!(epoch >= self.rights_epoch.load(Relaxed), "epochs do not go back");
         self.rights_ts.store(ts, Relaxed);
         // Release: who captures content that was written after the change sees it
         // (ops::rights).

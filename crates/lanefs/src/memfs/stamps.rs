@@ -56,6 +56,9 @@ const SETS: usize = 128;
 /// Pages a slot can name.
 const PAGES: usize = 6;
 
+const _: () = assert!(GROUPS <= u32::BITS as usize, "a bit of `used` for each");
+const _: () = assert!(SETS == 1 << 7, "`set_of` takes seven bits");
+
 /// Where nobody said a time: earlier than any that is.
 pub(crate) const NO_TIME: i64 = i64::MIN;
 
@@ -63,6 +66,8 @@ pub(crate) const NO_TIME: i64 = i64::MIN;
 pub(crate) const STRIPED: u32 = DIRTY | DATASYNC | XATTR_DIRTY | QUEUED;
 /// The slot's inode is on a dirty list.
 const LISTED: u32 = QUEUED;
+
+const _: () = assert!(STRIPED & LISTED != 0 && STRIPED & DIRTY != 0);
 
 /// One inode's share of one group: two lines.
 ///
@@ -165,12 +170,28 @@ impl Slot {
         self.seen(ino, &self.lock, || self.marks.load(Relaxed))
     }
 
+    /// Checks invariant 1, and what holds of the marks and the pages; the slot is locked.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.lock.is_locked(), "others may change it meanwhile");
+        let (ino, marks) = (self.ino.load(Relaxed), self.marks.load(Relaxed));
+        debug_assert_eq!(marks & !STRIPED, 0, "marks {marks:#x} that no slot has");
+        let pages = self.pages().count();
+        debug_assert!(pages == 0 || marks & DIRTY != 0, "{pages} pages, and the inode is not dirty");
+        debug_assert!(ino != 0 || marks == 0, "marks {marks:#x} of no inode");
+        let (mtime, ctime) = (self.mtime.load(Relaxed), self.ctime.load(Relaxed));
+        debug_assert!(ino != 0 || mtime == NO_TIME && ctime == NO_TIME, "times of no inode");
+    }
+
     fn pages(&self) -> impl Iterator<Item = u64> {
         self.pages.iter().map(|p| p.load(Relaxed)).filter(|p| *p != 0).map(|p| p - 1)
     }
 
     /// Raises the times of the locked slot.
     fn raise(&self, mtime: i64, ctime: i64) {
+        debug_assert!(self.lock.is_locked());
         let now = || (self.mtime.load(Relaxed), self.ctime.load(Relaxed));
         if now() != (now().0.max(mtime), now().1.max(ctime)) {
             let _s = self.seq.guard();
@@ -182,6 +203,8 @@ impl Slot {
 
     /// Makes the locked slot `ino`'s, if it may be.
     fn claim(&self, ino: Ino) -> bool {
+        debug_assert!(!ino.is_none());
+        self.check_invariants();
         match self.ino.load(Relaxed) {
             0 => {
                 let _s = self.seq.guard();
@@ -194,16 +217,21 @@ impl Slot {
 
     /// Gives the locked slot back, after `f` was told its times.
     fn give_back(&self, f: &mut dyn FnMut(i64, i64)) {
+        debug_assert_ne!(self.ino.load(Relaxed), 0, "it is nobody's");
+        debug_assert_eq!(self.marks.load(Relaxed), 0, "marks would be lost (2)");
+        debug_assert!(self.pages().next().is_none(), "a dirty page would be lost (6)");
         let _s = self.seq.guard();
         f(self.mtime.load(Relaxed), self.ctime.load(Relaxed));
         self.mtime.store(NO_TIME, Relaxed);
         self.ctime.store(NO_TIME, Relaxed);
         // Release: who finds the slot gone finds its times in the inode.
         self.ino.store(0, Release);
+        self.check_invariants();
     }
 
     /// Whether the locked slot is `ino`'s.
     fn is(&self, ino: Ino) -> bool {
+        debug_assert!(self.lock.is_locked() || self.seq.is_locked(), "its owner may change");
         self.ino.load(Relaxed) == ino.0
     }
 }
@@ -229,6 +257,7 @@ impl Stamps {
         if self.used.load(Relaxed) & 1 << n == 0 {
             self.used.fetch_or(1 << n, SeqCst);
         }
+        debug_assert_ne!(self.used.load(Relaxed) & 1 << n, 0, "a group that no capture would look at");
         g
     }
 
@@ -242,6 +271,7 @@ impl Stamps {
             while left != 0 {
                 let n = left.trailing_zeros() as usize;
                 left &= left - 1;
+                debug_assert!(self.groups[n].get().is_some(), "the bit is set behind the group");
                 if let Some(g) = self.groups[n].get() {
                     return Some(&g.slots[set_of(ino)]);
                 }
@@ -274,6 +304,8 @@ impl Stamps {
     /// Notes a change at `ctime`; of the content if it has an mtime. The caller has the lane
     /// locked.
     pub fn note(&self, lane: usize, ino: Ino, mtime: Option<i64>, ctime: i64, marks: u32) -> Noted {
+        debug_assert_eq!(marks & !STRIPED, 0, "marks {marks:#x} that no slot has");
+        debug_assert!(ctime != NO_TIME && mtime != Some(NO_TIME), "a change has a time");
         let slot = self.group(lane).slot(ino, mtime.is_some());
         fence(SeqCst); // 4
         let _l = slot.lock.guard();
@@ -281,13 +313,16 @@ impl Stamps {
             return Noted::No;
         }
         slot.raise(mtime.unwrap_or(NO_TIME), ctime);
+        debug_assert!(mtime.is_some() || slot.mtime.load(Relaxed) == NO_TIME, "an mtime of attributes");
         let before = slot.marks.load(Relaxed);
         slot.marks.store(before | marks | DIRTY | LISTED, Relaxed);
+        slot.check_invariants();
         if before & LISTED == 0 { Noted::List } else { Noted::Yes }
     }
 
     /// Notes that a page, which the caller has locked, became dirty. False if there is no room.
     pub fn note_page(&self, lane: usize, ino: Ino, page: u64) -> bool {
+        debug_assert!(page < u64::MAX, "page numbers are stored plus 1");
         let slot = self.group(lane).slot(ino, true);
         fence(SeqCst); // 4
         let _l = slot.lock.guard();
@@ -299,6 +334,7 @@ impl Stamps {
             free.store(page + 1, Relaxed);
         }
         slot.marks.store(slot.marks.load(Relaxed) | DIRTY, Relaxed);
+        slot.check_invariants();
         true
     }
 
@@ -344,6 +380,7 @@ impl Stamps {
                 slot.marks.store(m & LISTED, Relaxed);
                 pages.extend(slot.pages());
                 slot.pages.iter().filter(|p| p.load(Relaxed) != 0).for_each(|p| p.store(0, Relaxed));
+                slot.check_invariants();
             }
         }
         fence(SeqCst); // 4
@@ -367,6 +404,7 @@ impl Stamps {
                 slot.marks.store(m & !DATASYNC, Relaxed);
                 pages.extend(slot.pages());
                 slot.pages.iter().filter(|p| p.load(Relaxed) != 0).for_each(|p| p.store(0, Relaxed));
+                slot.check_invariants();
             }
         }
         fence(SeqCst); // 4

@@ -2,7 +2,7 @@
 //! neighbours, as a block of the inode table does, so the creates of one lane stay in lines of its
 //! own.
 
-use super::inode::{EVICTED, FROZEN, Inode};
+use super::inode::{EVICTED, FREED, FROZEN, Inode};
 use crossbeam_epoch::Guard;
 use lanefs_format::{INOS_PER_CHUNK, Ino};
 use lanefs_sync::ablation::{OneLock, Technique};
@@ -40,6 +40,7 @@ pub(crate) struct InodeTable {
 /// Allocates a structure that is made of null pointers only, without touching its pages.
 fn zeroed<T>() -> Box<T> {
     let layout = Layout::new::<T>();
+    debug_assert!(layout.size() > 0 && layout.size().is_multiple_of(size_of::<AtomicPtr<T>>()));
     // SAFETY: T is Chunk or Level, arrays of AtomicPtr, for which all-zero bytes are null pointers;
     // the layout is T's.
     unsafe {
@@ -91,6 +92,7 @@ impl InodeTable {
         let slot = self.slot(ino)?;
         // SAFETY: inodes are unlinked before they are handed to the collector; the guard is pinned.
         let inode = unsafe { slot.load(Acquire).as_ref()? };
+        debug_assert_eq!(inode.ino, ino, "an inode in the slot of another");
         let f = inode.life.load(Acquire);
         let marked = f & (FROZEN | EVICTED) != 0;
         if marked && (f & EVICTED != 0 || inode.clear(FROZEN) & EVICTED != 0) {
@@ -102,12 +104,16 @@ impl InodeTable {
     /// The inode of `ino` whatever its marks, which stay as they are: for the reclaimer.
     pub fn peek<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Inode> {
         // SAFETY: as in `get`.
-        unsafe { self.slot(ino)?.load(Acquire).as_ref() }
+        let inode = unsafe { self.slot(ino)?.load(Acquire).as_ref() };
+        debug_assert!(inode.is_none_or(|i| i.ino == ino), "an inode in the slot of another");
+        inode
     }
 
     /// Puts an inode in, unless there is one already, which is returned then.
     pub fn insert<'g>(&self, inode: Box<Inode>, guard: &'g Guard) -> &'g Inode {
         let ino = inode.ino;
+        debug_assert!(!ino.is_none() && ino.0 < MAX_INO, "{} has no slot", ino.0);
+        debug_assert!(!inode.has(FROZEN | EVICTED | FREED), "a new inode that is to leave memory");
         let c = ino.chunk() as usize;
         let mid = child(&self.root.slots[(c / WIDTH).min(WIDTH - 1)]);
         let chunk = child(&mid.slots[c % WIDTH]);
@@ -136,6 +142,7 @@ impl InodeTable {
 
     /// Takes an inode out (it is EVICTED or FREED) and frees it when no reader can see it.
     pub fn remove(&self, inode: &Inode, guard: &Guard) {
+        debug_assert!(inode.has(EVICTED | FREED), "somebody may find it, and use it");
         let Some(slot) = self.slot(inode.ino) else { return };
         let p = std::ptr::from_ref(inode).cast_mut();
         let _group = self.one_group.write();
@@ -150,6 +157,7 @@ impl InodeTable {
     /// on (0: from the start).
     pub fn walk<'g>(&self, from: u64, chunks: u64, guard: &'g Guard, f: &mut dyn FnMut(&'g Inode)) -> u64 {
         let _ = guard;
+        debug_assert!(from <= (WIDTH * WIDTH) as u64 && chunks > 0);
         let mut seen = 0;
         let mut c = from as usize;
         while c < WIDTH * WIDTH {
@@ -163,6 +171,7 @@ impl InodeTable {
                 for s in &chunk.inodes {
                     // SAFETY: as in `get`.
                     if let Some(inode) = unsafe { s.load(Acquire).as_ref() } {
+                        debug_assert_eq!(inode.ino.chunk(), c as u64, "an inode in another's chunk");
                         f(inode);
                     }
                 }
@@ -170,6 +179,7 @@ impl InodeTable {
             }
             c += 1;
             if seen >= chunks {
+                debug_assert!(c as u64 > from, "the walk stands still");
                 return c as u64;
             }
         }

@@ -64,6 +64,7 @@ impl Xattrs {
     fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut rest = &*self.blob;
         std::iter::from_fn(move || {
+            debug_assert!(rest.is_empty() || first(rest).is_some(), "a published blob is well-formed");
             let (name, value, behind) = first(rest)?;
             rest = behind;
             Some((name, value))
@@ -77,6 +78,7 @@ impl Xattrs {
     /// These with a value set, or without the name if there is none. ENOSPC when the inode's
     /// attributes would exceed [`XATTR_BLOB_MAX`].
     pub fn with(&self, name: &[u8], value: Option<&[u8]>) -> Result<Xattrs, i32> {
+        debug_assert!((1..=XATTR_NAME_MAX).contains(&name.len()), "a name of {} bytes", name.len());
         let mut out = Vec::with_capacity(self.blob.len() + HEAD + name.len() + value.map_or(0, <[u8]>::len));
         let mut put = |n: &[u8], v: &[u8]| {
             out.push(n.len() as u8);
@@ -101,7 +103,10 @@ impl Xattrs {
         if value.is_some() && out.len() > XATTR_BLOB_MAX {
             return Err(libc::ENOSPC);
         }
-        Ok(Xattrs { blob: out.into() })
+        debug_assert!(Xattrs::decode(&out).is_some(), "not as the store keeps it");
+        let new = Xattrs { blob: out.into() };
+        debug_assert_eq!(new.get(name), value);
+        Ok(new)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
@@ -135,7 +140,8 @@ impl XattrSlot {
     }
 
     /// Replaces it.
-    pub fn publish(&self, _lock: &MutexGuard<'_, ()>, new: Xattrs, guard: &Guard) {
+    pub fn publish(&self, lock: &MutexGuard<'_, ()>, new: Xattrs, guard: &Guard) {
+        debug_assert!(std::ptr::eq(MutexGuard::mutex(lock), &self.lock), "the lock of another inode (2)");
         let old = self.now.swap(Owned::new(new), AcqRel, guard);
         if !old.is_null() {
             // SAFETY: unreachable since the swap, which happens once for each published value.

@@ -11,6 +11,9 @@ const CHUNK: usize = 256 * 1024;
 /// Bytes of groups that are copied out of the chunk they were logged in.
 const COPIED: usize = 4096;
 
+const _: () = assert!(CHUNK / 8 >= record::GROUP_MAX, "a group fits in the smallest chunk");
+const _: () = assert!(CHUNK <= u32::MAX as usize, "an offset is the lower half of a place");
+
 /// Where a group lies: chunk in the upper half, offset in the lower.
 pub(crate) type Place = u64;
 
@@ -67,6 +70,7 @@ impl EpochBuf {
             if !full.is_empty() {
                 self.full.push(Arc::new(full));
             }
+            debug_assert!(self.open.capacity() >= record::GROUP_MAX && self.open.is_empty());
             return true;
         }
         false
@@ -74,10 +78,16 @@ impl EpochBuf {
 
     /// Logs one group: the single append of step 6.
     pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
+        debug_assert!(!effects.is_empty(), "a group without effects");
+        debug_assert_eq!(version.epoch, self.epoch, "a group of another epoch");
         self.make_room();
+        let (start, capacity) = (self.open.len(), self.open.capacity());
         record::encode_group(&mut self.open, version, effects);
+        debug_assert!(self.open.len() > start, "a group has a header");
+        debug_assert_eq!(self.open.capacity(), capacity, "the append allocated, with keys locked");
         self.groups += 1;
         self.promised += u64::from(effects.iter().any(|e| matches!(e, Effect::New { .. })));
+        self.check_invariants();
     }
 
     /// Groups logged.
@@ -110,7 +120,9 @@ impl EpochBuf {
                     }
                 });
             }
+            debug_assert_eq!(ix.offset, bytes.len(), "a group ends with its chunk");
             if ix.chunk >= self.full.len() {
+                debug_assert_eq!(ix.indexed, self.groups, "groups were passed over");
                 return;
             }
             ix.chunk += 1;
@@ -120,17 +132,21 @@ impl EpochBuf {
 
     /// Places of the groups about `s` that are not durable yet. The index must be up to date.
     pub fn about(&self, s: Subject) -> impl Iterator<Item = Place> + '_ {
+        debug_assert_eq!(self.unindexed(), 0, "what was logged last would be missed");
         self.index.places.get(&s).into_iter().flatten().copied().filter(|p| !self.index.durable.contains(p))
     }
 
     /// The group at a place this buffer gave.
     pub fn at(&self, p: Place) -> Option<Group<'_>> {
+        debug_assert!((p >> 32) as usize <= self.full.len(), "a place of another buffer");
         let chunk = self.full.get((p >> 32) as usize).map_or(&self.open, |c| c);
+        debug_assert!(((p & 0xffff_ffff) as usize) < chunk.len(), "no group begins there");
         record::group_at(chunk, (p & 0xffff_ffff) as usize).ok()
     }
 
     /// Notes that an fsync made this group durable.
     pub fn mark_durable(&mut self, p: Place) {
+        debug_assert!(self.at(p).is_some(), "no group begins there");
         self.index.durable.insert(p);
     }
 
@@ -138,6 +154,15 @@ impl EpochBuf {
     /// empty then. A little is copied out, so that its chunk stays where it is: an epoch for each
     /// fsync would make a new one each time.
     pub fn take(&mut self) -> EpochBuf {
+        self.check_invariants();
+        let taken = self.take_groups();
+        debug_assert!(self.is_empty() && self.index.indexed == 0, "something was left behind");
+        debug_assert!(taken.open.is_empty(), "a closed buffer takes no group");
+        taken.check_invariants();
+        taken
+    }
+
+    fn take_groups(&mut self) -> EpochBuf {
         if !self.full.is_empty() || self.open.len() > COPIED {
             let mut taken = std::mem::take(self);
             let open = std::mem::take(&mut taken.open);
@@ -160,12 +185,26 @@ impl EpochBuf {
 
     /// The raw groups of a closed buffer, chunk by chunk.
     pub fn chunks(&self) -> &[Arc<Vec<u8>>] {
+        debug_assert!(self.open.is_empty(), "some groups are in no chunk yet");
         &self.full
     }
 
     /// Memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         self.full.iter().map(|c| c.len()).sum::<usize>() + self.open.len()
+    }
+
+    /// Checks what holds of the chunks and of the index between any two changes.
+    pub fn check_invariants(&self) {
+        let (ix, full) = (&self.index, self.full.len());
+        debug_assert!(self.full.last().is_none_or(|c| !c.is_empty()), "a chunk without a group");
+        debug_assert_eq!(self.groups == 0, full == 0 && self.open.is_empty(), "{} groups", self.groups);
+        debug_assert!(ix.indexed <= self.groups, "{} of {} groups indexed", ix.indexed, self.groups);
+        debug_assert!(ix.chunk <= full, "the index is in chunk {}, and {full} are full", ix.chunk);
+        let at = self.full.get(ix.chunk).map_or(self.open.len(), |c| c.len());
+        debug_assert!(ix.offset <= at, "the index is at {} of a chunk of {at}", ix.offset);
+        debug_assert!(ix.durable.len() <= ix.indexed, "only what the index gave is marked durable");
+        debug_assert!(ix.indexed > 0 || ix.places.is_empty(), "places of no group");
     }
 }
 

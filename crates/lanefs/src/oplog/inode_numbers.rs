@@ -25,6 +25,8 @@ impl Chunk {
     /// A free number at or after bit `from`, else before it; with its generation. It is free no
     /// more.
     fn take(&mut self, from: u32) -> Option<(Ino, u32)> {
+        debug_assert!(u64::from(from) < INOS_PER_CHUNK);
+        self.check_invariants();
         let ahead = self.free >> from << from;
         let bit = if ahead != 0 {
             ahead.trailing_zeros()
@@ -35,16 +37,33 @@ impl Chunk {
         };
         self.free &= !(1u128 << bit);
         let generation = self.generations.as_ref().map_or(1, |g| g[bit as usize].max(1));
+        debug_assert!(generation > 0, "0 is no generation");
         Some((Ino(self.base + u64::from(bit)), generation))
     }
 
     /// A number that is free again, with its next generation.
     fn put(&mut self, ino: Ino, generation: u32) {
-        self.free |= 1u128 << ino.slot();
+        self.set_free(ino);
         self.generations.get_or_insert_with(|| Box::new([1; INOS_PER_CHUNK as usize]))[ino.slot()] =
             generation;
     }
+
+    /// Makes a number free that was taken.
+    fn set_free(&mut self, ino: Ino) {
+        self.check_invariants();
+        debug_assert_eq!(ino.chunk(), self.base / INOS_PER_CHUNK, "a number of another chunk");
+        let bit = 1u128 << ino.slot();
+        debug_assert_eq!(self.free & bit, 0, "inode number {} is free already", ino.0);
+        self.free |= bit;
+    }
+
+    /// Checks what holds of any chunk.
+    fn check_invariants(&self) {
+        debug_assert_eq!(self.base % INOS_PER_CHUNK, 0, "chunks are aligned");
+    }
 }
+
+const _: () = assert!(INOS_PER_CHUNK == u128::BITS as u64, "a bit for each number");
 
 /// What a lane holds.
 #[derive(Default)]
@@ -58,6 +77,7 @@ impl NumberCache {
     pub fn take(&mut self) -> Option<(Ino, u32)> {
         let taken = self.chunk.as_mut()?.take(self.cursor)?;
         self.cursor = taken.0.slot() as u32;
+        debug_assert!(self.chunk.as_ref().is_some_and(|c| c.free >> self.cursor & 1 == 0), "given out twice");
         Some(taken)
     }
 
@@ -66,11 +86,15 @@ impl NumberCache {
         if let Some(c) = self.chunk.as_mut()
             && ino.chunk() == c.base / INOS_PER_CHUNK
         {
-            c.free |= 1u128 << ino.slot();
+            c.set_free(ino);
         }
     }
 
+    /// Gives a dry lane another chunk.
     pub fn refill(&mut self, c: Chunk) {
+        debug_assert!(self.chunk.as_ref().is_none_or(|c| c.free == 0), "numbers would be lost");
+        debug_assert_ne!(c.free, 0, "the lane would be dry at once");
+        c.check_invariants();
         self.chunk = Some(c);
         self.cursor = 0;
     }
@@ -119,9 +143,11 @@ impl Numbers {
         if let Some(mut pool) = self.pool.try_lock()
             && let Some(c) = pool.ready.pop_front()
         {
+            debug_assert!(c.free.count_ones() >= WORTH, "not worth handing out");
             return c;
         }
         let n = self.next_chunk.fetch_add(1, Relaxed);
+        debug_assert!(n >= self.scan_limit, "chunk {n} is the scan's business");
         Chunk { base: n * INOS_PER_CHUNK, free: u128::MAX, generations: None }
     }
 
@@ -155,7 +181,7 @@ impl Numbers {
         };
         match generation {
             Some(generation) => c.put(ino, generation),
-            None => c.free |= 1u128 << ino.slot(),
+            None => c.set_free(ino),
         }
         true
     }
@@ -174,6 +200,7 @@ impl Numbers {
             }
             let base = ino.chunk() * INOS_PER_CHUNK;
             let c = pool.partial.entry(base).or_insert_with(|| Chunk { base, free: 0, generations: None });
+            debug_assert_eq!(c.base, base);
             c.put(ino, generation);
         }
         // All of a chunk together, not each time that there are enough.
@@ -191,11 +218,13 @@ impl Numbers {
         }
         let n = pool.scan;
         pool.scan += 1;
+        debug_assert!(pool.scan <= self.scan_limit);
         Some(n)
     }
 
     /// Adds what a scan found: free numbers of a chunk that no lane holds.
     pub fn found(&self, chunk: u64, used: u128, generations: &[u32; INOS_PER_CHUNK as usize]) {
+        debug_assert!(chunk < self.scan_limit, "the scan goes no further than earlier mounts did");
         let free = !used & if chunk == 0 { !0u128 << 16 } else { !0 };
         if free.count_ones() >= WORTH {
             let generations = Some(Box::new(*generations));
@@ -231,6 +260,7 @@ mod tests {
         lane.refill(numbers.supply());
         assert_eq!(lane.take(), Some((Ino(7 * INOS_PER_CHUNK), 1)));
         drop(busy);
+        let mut lane = NumberCache::default();
         lane.refill(numbers.supply());
         assert_eq!(lane.take(), Some((Ino(3 * INOS_PER_CHUNK), 9)));
     }

@@ -60,19 +60,23 @@ impl LaneLog {
 
     /// Step 6: logs one group in its epoch's buffer.
     pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
+        debug_assert!(version.ts > self.last_ts, "a lane's timestamps grow: {version:?}");
         self.buffer(version.epoch).append(version, effects);
         self.last_ts = version.ts;
     }
 
     /// Counts blocks that were reserved for operations of an epoch: given back when it is folded.
     pub fn promise(&mut self, epoch: u64, blocks: u64) {
+        debug_assert!(blocks > 0, "nothing to give back");
         self.buffer(epoch).promised += blocks;
     }
 
     fn buffer(&mut self, epoch: u64) -> &mut EpochBuf {
+        debug_assert!(self.open[(!epoch & 1) as usize].epoch < epoch, "a lane's epochs do not go back");
         let b = &mut self.open[(epoch & 1) as usize];
         if b.epoch != epoch {
             debug_assert!(b.is_empty(), "the buffer of epoch {} was not taken before {epoch}", b.epoch);
+            debug_assert!(b.epoch < epoch, "epoch {} has begun in this lane", b.epoch);
             b.epoch = epoch;
         }
         b
@@ -87,12 +91,31 @@ impl LaneLog {
         }
         let taken = Arc::new(lanefs_sync::lock::Mutex::new(b.take()));
         self.sealed.push(taken.clone());
+        self.check_invariants();
         Some(taken)
+    }
+
+    /// Checks what holds of the buffers between any two operations.
+    pub fn check_invariants(&self) {
+        let mut last = 0;
+        if cfg!(debug_assertions) {
+            for sealed in &self.sealed {
+                let epoch = sealed.lock().epoch;
+                debug_assert!(epoch > last, "epoch {epoch} was sealed behind {last}");
+                last = epoch;
+            }
+            for (parity, b) in self.open.iter().enumerate().filter(|(_, b)| !b.is_empty()) {
+                debug_assert_eq!(b.epoch & 1, parity as u64, "epoch {} in the other's buffer", b.epoch);
+                debug_assert!(b.epoch > last, "epoch {} was sealed, and goes on", b.epoch);
+                b.check_invariants();
+            }
+        }
     }
 
     /// Forgets buffers up to `epoch`: they are committed.
     pub fn committed(&mut self, epoch: u64) {
         self.sealed.retain(|s| s.lock().epoch > epoch);
+        self.check_invariants();
     }
 
     /// Calls `f` with every buffer that holds pending groups.
@@ -131,13 +154,18 @@ impl LaneLog {
 /// times more.
 #[cold]
 pub(crate) fn note_lost(list: &mut Vec<(Ino, u64)>, (dir, names): (Ino, u64)) {
+    debug_assert!(names > 0 && !dir.is_none());
     if list.len() == list.capacity() {
+        let all = |list: &[(Ino, u64)]| list.iter().map(|lost| lost.1).sum::<u64>();
+        let before = if cfg!(debug_assertions) { all(list) } else { 0 };
         list.sort_unstable();
         list.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
             kept.1 += if same { next.1 } else { 0 };
             same
         });
+        debug_assert!(list.is_sorted_by(|a, b| a.0 < b.0), "each directory stands there once");
+        debug_assert_eq!(all(list), before, "names were forgotten");
         list.reserve(list.len().max(16));
     }
     list.push((dir, names));

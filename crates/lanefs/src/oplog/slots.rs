@@ -30,6 +30,13 @@ fn chunk() -> Box<[AtomicU64; CHUNK]> {
     Box::new(std::array::from_fn(|_| AtomicU64::new(0)))
 }
 
+/// Frees a slot for who took it.
+fn free(slot: &AtomicU64) {
+    // Relaxed: nobody else writes a slot that is taken.
+    debug_assert_ne!(slot.load(Relaxed), 0, "a slot is given back once");
+    slot.store(0, Release);
+}
+
 impl OpenSlots {
     pub fn new() -> OpenSlots {
         OpenSlots { first: chunk(), more: RwLock::new(Vec::new()), hint: AtomicUsize::new(0) }
@@ -38,6 +45,7 @@ impl OpenSlots {
     /// Takes a slot for `ino`; returns its number. SeqCst: ordered before the caller's recheck that
     /// the inode still lives, against the reaper that marks it and then reads the slots.
     pub fn take(&self, ino: Ino) -> usize {
+        debug_assert!(!ino.is_none(), "0 is a free slot");
         let hint = self.hint.load(Relaxed);
         for i in 0..CHUNK {
             let n = (hint + i) % CHUNK;
@@ -70,10 +78,14 @@ impl OpenSlots {
     /// Gives a slot back.
     pub fn give_back(&self, slot: usize) {
         if slot < CHUNK {
-            self.first[slot].store(0, Release);
+            free(&self.first[slot]);
             self.hint.store(slot, Relaxed);
-        } else if let Some(c) = self.more.read().get(slot / CHUNK - 1) {
-            c[slot % CHUNK].store(0, Release);
+            return;
+        }
+        let more = self.more.read();
+        debug_assert!(slot / CHUNK <= more.len(), "slot {slot} was never given out");
+        if let Some(c) = more.get(slot / CHUNK - 1) {
+            free(&c[slot % CHUNK]);
         }
     }
 

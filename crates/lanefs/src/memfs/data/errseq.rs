@@ -6,6 +6,8 @@ const SEEN: u32 = 1 << 12;
 const STEP: u32 = SEEN << 1;
 const ERRNO: u32 = SEEN - 1;
 
+const _: () = assert!(ERRNO & SEEN == 0 && STEP > SEEN | ERRNO, "errno, mark and count do not overlap");
+
 /// The last error of writing a file back, with a count of errors, as in Linux's `errseq_t`: 12 bits
 /// of errno, one bit "somebody has seen this", and a count above. The count moves only when the
 /// last error has been seen, so a storm of errors nobody looks at costs one step.
@@ -23,6 +25,7 @@ impl ErrSeq {
 
     /// Notes that writing back failed with `errno`.
     pub fn record(&self, errno: i32) {
+        debug_assert!(errno != 0 && errno.unsigned_abs() <= ERRNO, "{errno} is no errno");
         let errno = (errno.unsigned_abs() & ERRNO).max(1);
         // AcqRel: whoever sees the error sees what led to it.
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| {
@@ -49,6 +52,7 @@ impl ErrSeq {
             *since = seen;
             return None;
         }
+        debug_assert_ne!(seen & SEEN, 0, "a handle that hears of it marks it");
         *since = seen;
         Some((seen & ERRNO) as i32)
     }

@@ -22,6 +22,14 @@ pub(super) const ONCE: u32 = 16;
 /// [`super::FileData::zero_tail`].
 pub(super) const BEHIND: u32 = 32;
 
+/// All state bits.
+const ALL: u32 = DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND;
+
+const _: () = assert!(ALL.count_ones() == 6, "a bit for each");
+
+/// Pages a file can have: offsets up to 8 EiB.
+pub(super) const MAX_PAGES: u64 = 1 << 51;
+
 /// A place in a page tree that points to a frame: a slot of a leaf, or the root of a one-page file.
 pub(super) type Slot = AtomicUsize;
 
@@ -83,7 +91,32 @@ impl Desc {
 
     /// Points the frame back to another slot. For who holds its lock.
     pub(super) fn move_slot(&self, slot: *const Slot) {
+        debug_assert!(self.seq.is_locked(), "a frame's place changes under its page lock");
         self.slot.store(slot.cast_mut(), Ordering::Relaxed); // Relaxed: read only under the lock
+    }
+
+    /// Checks what holds of a locked frame when it is let go (D3, `tree.rs` 2).
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.seq.is_locked(), "others may change it meanwhile");
+        // Relaxed, all of them: read under the lock.
+        let (state, slot) = (self.state(), self.slot.load(Ordering::Relaxed));
+        debug_assert_eq!(state & !ALL, 0, "state {state:#x}");
+        if self.is_free() {
+            debug_assert!(slot.is_null(), "a frame of no file is in a tree");
+            debug_assert_eq!(self.page.load(Ordering::Relaxed), 0, "a page of no file");
+            let left = if state & LOST != 0 { LOST | DIRTY | WRITEBACK } else { 0 };
+            debug_assert_eq!(state & !left, 0, "state {state:#x} of a frame of no file");
+        } else {
+            debug_assert_eq!(state & LOST, 0, "a lost frame has a file");
+            debug_assert!(!slot.is_null(), "attached to nothing");
+            debug_assert!(self.page.load(Ordering::Relaxed) < MAX_PAGES);
+            // SAFETY: the frame is attached and its page locked, so its slot is alive (tree.rs, 2).
+            let word = unsafe { (*slot).load(Ordering::Relaxed) };
+            debug_assert_eq!(word, std::ptr::from_ref(self).addr(), "its slot leads to another frame");
+        }
     }
 
     /// Remembers that the page was used; tested first, so that reading a hot page writes nothing.
@@ -136,6 +169,9 @@ impl<'a> PageGuard<'a> {
 
     /// Gives the frame its owner. It becomes reachable when its address is stored in a slot.
     pub(super) fn assign(&self, ino: Ino, page: u64) {
+        debug_assert!(self.desc.seq.is_locked(), "an owner changes under the page lock");
+        debug_assert!(ino.is_none() || self.desc.is_free(), "it has a file already");
+        debug_assert!(page < MAX_PAGES);
         // Relaxed, all of them: published by the unlock (Release) and by the slot's store.
         self.desc.ino.store(ino.0, Ordering::Relaxed);
         self.desc.page.store(page, Ordering::Relaxed);
@@ -150,11 +186,15 @@ impl<'a> PageGuard<'a> {
     }
 
     pub(super) fn set(&self, bits: u32) {
+        debug_assert_eq!(bits & !ALL, 0, "state {bits:#x}");
+        debug_assert_eq!(bits & LOST != 0, self.desc.is_free(), "only a lost frame has no file");
         // Relaxed load and store: only the lock's holder writes `state`.
         self.desc.state.store(self.desc.state() | bits, Ordering::Relaxed);
     }
 
     pub(super) fn reset(&self, bits: u32) {
+        debug_assert_eq!(bits & !ALL, 0, "state {bits:#x}");
+        debug_assert!(!self.desc.is_free(), "the page is no file's any more");
         self.desc.state.store(self.desc.state() & !bits, Ordering::Relaxed); // Relaxed: as in set()
     }
 
@@ -165,6 +205,9 @@ impl<'a> PageGuard<'a> {
 
 impl Drop for PageGuard<'_> {
     fn drop(&mut self) {
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            self.desc.check_invariants();
+        }
         if self.changed {
             self.desc.seq.unlock();
         } else {

@@ -227,6 +227,7 @@ impl FileData {
     }
 
     fn add_blocks(&self, by: u64) {
+        debug_assert!(by <= tree::MAX_PAGES, "{by} blocks of one file");
         self.blocks.fetch_add(by, Ordering::Relaxed); // Relaxed: a statistic
     }
 }

@@ -30,6 +30,8 @@ const MIN_FRAMES: usize = 64;
 /// The most free frames a lane keeps for itself.
 const LANE_CACHE: usize = 64;
 
+const _: () = assert!(CHUNK.is_multiple_of(BLOCK_SIZE) && MIN_FRAMES > 0);
+
 /// A frame's number in the pool.
 pub(super) type FrameNo = u32;
 
@@ -48,6 +50,15 @@ struct Stock {
     free: Vec<FrameNo>,
     /// Frames from here on were never given out.
     fresh: usize,
+}
+
+impl Stock {
+    /// Checks what holds of the stock of a pool of `frames` frames.
+    fn check_invariants(&self, frames: usize) {
+        debug_assert!(self.fresh <= frames, "{} of {frames} given out", self.fresh);
+        debug_assert!(self.free.len() <= self.fresh, "a frame is free twice (3)");
+        debug_assert!(self.free.last().is_none_or(|&f| (f as usize) < self.fresh), "fresh and free (2)");
+    }
 }
 
 /// All page frames of a volume.
@@ -80,6 +91,7 @@ impl FramePool {
         let data_len = (frames * BLOCK_SIZE).next_multiple_of(CHUNK);
         let desc_len = (frames * size_of::<Desc>()).next_multiple_of(BLOCK_SIZE);
         let map_len = data_len + CHUNK + desc_len;
+        debug_assert!(frames >= MIN_FRAMES && FrameNo::try_from(frames).is_ok());
         // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs nothing.
         let map = unsafe {
             mmap_anonymous(
@@ -96,6 +108,8 @@ impl FramePool {
         // SAFETY: data + data_len lies at most CHUNK behind map + data_len, so desc_len bytes are
         // left.
         let descs = unsafe { data.add(data_len) }.cast::<Desc>();
+        debug_assert!(data.addr().is_multiple_of(CHUNK) && descs.is_aligned());
+        debug_assert!(descs.addr() + desc_len <= map.addr() + map_len, "descriptors behind the mapping");
         // SAFETY: the range is part of the mapping made above. It is a hint: a kernel without huge
         // pages may refuse.
         let _ = unsafe { madvise(data.cast(), data_len + desc_len, Advice::LinuxHugepage) };
@@ -123,6 +137,7 @@ impl FramePool {
     /// counted.
     pub fn free_frames(&self) -> usize {
         let stock = self.stock.lock();
+        stock.check_invariants(self.frames);
         stock.free.len() + self.frames - stock.fresh
     }
 
@@ -152,7 +167,7 @@ impl FramePool {
     /// The number of the frame a descriptor of this pool describes.
     pub(super) fn number(&self, desc: &Desc) -> FrameNo {
         let at = (std::ptr::from_ref(desc).addr() - self.descs.addr()) / size_of::<Desc>();
-        debug_assert!(at < self.frames);
+        debug_assert!(at < self.frames, "a descriptor of another pool");
         at as FrameNo
     }
 
@@ -167,9 +182,16 @@ impl FramePool {
     /// called with page locks held.
     pub(super) fn try_take(&self, lane: usize) -> Option<FrameNo> {
         if let Some(frame) = self.lane(lane).free.lock().pop() {
+            debug_assert!(self.is_in_no_file(frame), "frame {frame} was free, and in use (3)");
             return Some(frame);
         }
         self.try_take_slow(lane)
+    }
+
+    /// Whether a frame, which the caller has in hand, is as free ones are.
+    fn is_in_no_file(&self, frame: FrameNo) -> bool {
+        let desc = self.desc(frame);
+        desc.is_free() && desc.state() == 0
     }
 
     #[cold]
@@ -198,15 +220,18 @@ impl FramePool {
                 batch.push(stock.fresh as FrameNo);
                 stock.fresh += 1;
             }
+            stock.check_invariants(self.frames);
         }
+        debug_assert!(batch.len() <= self.batch);
         let frame = batch.pop()?;
+        debug_assert!(self.is_in_no_file(frame), "frame {frame} was free, and in use (3)");
         self.lane(lane).free.lock().extend(batch);
         Some(frame)
     }
 
     /// Puts back a frame that is attached to nothing.
     pub(super) fn give(&self, lane: usize, frame: FrameNo) {
-        debug_assert!(self.desc(frame).is_free());
+        debug_assert!(self.is_in_no_file(frame), "frame {frame} is in use (3)");
         let overflow: SmallVec<[FrameNo; LANE_CACHE]> = {
             let mut free = self.lane(lane).free.lock();
             free.push(frame);
@@ -216,7 +241,10 @@ impl FramePool {
             let at = free.len() / 2;
             free.drain(at..).collect()
         };
-        self.stock.lock().free.extend(overflow);
+        debug_assert!(!overflow.is_empty());
+        let mut stock = self.stock.lock();
+        stock.free.extend(overflow);
+        stock.check_invariants(self.frames);
     }
 
     /// Puts back what a call took and did not use.
@@ -235,6 +263,7 @@ impl FramePool {
 impl Drop for FramePool {
     fn drop(&mut self) {
         let used = self.stock.get_mut().fresh;
+        debug_assert!(used <= self.frames);
         if (0..used).any(|f| !self.desc(f as FrameNo).is_free()) {
             // A file still caches pages: its drop will look at descriptors (invariant 1). Keeping
             // the mapping is safe, unmapping it is not.

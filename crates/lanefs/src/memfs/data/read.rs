@@ -1,7 +1,7 @@
 //! Reading: optimistic copies of cached pages, and loading of those that are not; or, for who keeps
 //! what it reads, nothing but the reading of those.
 
-use super::frame::{BEHIND, Desc, HOLE, PageGuard};
+use super::frame::{BEHIND, DIRTY, Desc, HOLE, PageGuard, WRITEBACK};
 use super::pool::Hand;
 use super::tree::{self, Refused};
 use super::{DataCtx, FileData, PAGE, PageRead, ReadAhead, page_at, pages_of};
@@ -43,6 +43,7 @@ impl FileData {
             let page = page_at(at);
             let from = at as usize % PAGE;
             let part = (PAGE - from).min(len - done);
+            debug_assert!(part > 0 && page_at(at + part as u64 - 1) == page, "a part of one page");
             let dst = &mut buf[done..done + part];
             let hit = self.find(page, &pin).is_some_and(|desc| copy_page(ctx, desc, page, from, dst));
             if !hit {
@@ -70,6 +71,7 @@ impl FileData {
             }
             done += part;
         }
+        debug_assert!(done <= len, "{done} of {len} bytes");
         Ok(self.inside(offset, done))
     }
 
@@ -124,6 +126,7 @@ impl FileData {
                 return Ok(self.inside(offset, at * PAGE + n));
             }
             at += run + 1;
+            debug_assert!(at <= count);
         }
         Ok(self.inside(offset, (count * PAGE).min(size.saturating_sub(offset) as usize)))
     }
@@ -131,6 +134,7 @@ impl FileData {
     /// Reads a page that no frame could be had for, past the cache.
     #[cold]
     fn read_around(&self, ctx: &DataCtx<'_>, page: u64, from: usize, dst: &mut [u8]) -> Result<()> {
+        debug_assert!(from + dst.len() <= PAGE);
         let mut block = Block::zeroed();
         ctx.store.read_pages(ctx.ino, page, &mut [PageRead { block: &mut block, hole: false }])?;
         let pin = epoch::pin();
@@ -155,6 +159,7 @@ impl FileData {
         if first >= end {
             return Ok(Loaded::PastEof);
         }
+        debug_assert!(count > 0);
         let count = count.min(end - first).min(ctx.pool.unit() as u64);
         let mut hand = Hand::new();
         while (hand.len() as u64) < count {
@@ -205,6 +210,8 @@ impl FileData {
             }
             result = read_into(ctx, first, &guards);
         }
+        debug_assert!(guards.is_sorted_by(|a, b| a.page() + 1 == b.page()), "a run of pages");
+        debug_assert_eq!(guards[0].page(), first, "another page than was asked for");
         if let Err(e) = result {
             for guard in guards {
                 drop_loaded(ctx, guard);
@@ -225,6 +232,7 @@ impl FileData {
 fn blank_tail(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, size: u64) {
     let start = guard.page() * PAGE as u64;
     let inside = size.saturating_sub(start).min(PAGE as u64) as usize;
+    debug_assert!(!guard.has(DIRTY | WRITEBACK), "it was loaded just now");
     if inside < PAGE && !is_zero(ctx, guard, inside, PAGE) {
         guard.set(BEHIND);
         // SAFETY: the range ends with the page; the page is locked.
@@ -234,6 +242,7 @@ fn blank_tail(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, size: u64) {
 
 /// Reads pages of the store into memory of the caller's: whole pages at an aligned address.
 fn read_blocks(ctx: &DataCtx<'_>, first: u64, buf: &mut [u8]) -> Result<()> {
+    debug_assert!(buf.len().is_multiple_of(PAGE) && buf.as_ptr().addr().is_multiple_of(PAGE));
     let blocks = <[Block]>::mut_from_bytes(buf).map_err(|_| Error::Posix(libc::EINVAL))?;
     let mut reads: Vec<PageRead<'_>> =
         blocks.iter_mut().map(|block| PageRead { block, hole: false }).collect();
@@ -241,6 +250,7 @@ fn read_blocks(ctx: &DataCtx<'_>, first: u64, buf: &mut [u8]) -> Result<()> {
 }
 
 fn drop_loaded(ctx: &DataCtx<'_>, guard: PageGuard<'_>) {
+    debug_assert!(!guard.has(DIRTY | WRITEBACK), "it was loaded just now");
     let frame = ctx.pool.number(guard.desc());
     tree::detach(&guard);
     drop(guard);
@@ -248,6 +258,7 @@ fn drop_loaded(ctx: &DataCtx<'_>, guard: PageGuard<'_>) {
 }
 
 fn read_into(ctx: &DataCtx<'_>, first: u64, guards: &[PageGuard<'_>]) -> Result<()> {
+    debug_assert!(guards.iter().zip(first..).all(|(guard, page)| guard.desc().is(ctx.ino, page)));
     let mut reads: SmallVec<[PageRead<'_>; 16]> = guards
         .iter()
         .map(|guard| {
@@ -271,6 +282,7 @@ fn read_into(ctx: &DataCtx<'_>, first: u64, guards: &[PageGuard<'_>]) -> Result<
 /// Copies out of a cached page; false if the frame no longer holds it.
 #[inline]
 fn copy_page(ctx: &DataCtx<'_>, desc: &Desc, page: u64, from: usize, dst: &mut [u8]) -> bool {
+    debug_assert!(from + dst.len() <= PAGE, "{} bytes at {from}", dst.len());
     // SAFETY: `from + dst.len()` is at most a page, by the caller.
     let src = unsafe { ctx.pool.bytes(desc).add(from) };
     for _ in 0..TRIES {
@@ -307,6 +319,7 @@ fn copy_locked(ctx: &DataCtx<'_>, desc: &Desc, page: u64, src: *const u8, dst: &
 
 /// Whether a part of a page is zeros; the caller has its lock.
 pub(super) fn is_zero(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, to: usize) -> bool {
+    debug_assert!(from <= to && to <= PAGE, "{from}..{to}");
     // SAFETY: the range lies in the page; its lock is held, so nobody writes it.
     let bytes = unsafe { std::slice::from_raw_parts(ctx.pool.bytes(guard.desc()).add(from), to - from) };
     bytes.iter().all(|&b| b == 0)

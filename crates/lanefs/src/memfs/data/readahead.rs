@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) const MAX_WINDOW: u32 = 256;
 const FIRST_WINDOW: u32 = 4;
 
+const _: () = assert!(FIRST_WINDOW < MAX_WINDOW);
+
 /// One open file's guess at what is read next. Written only on a miss, by who reads.
 ///
 /// Relaxed throughout: hints; two threads on one handle may only guess badly.
@@ -25,12 +27,15 @@ impl ReadAhead {
     /// A miss where the last window ended (or little behind it: pages that were cached already)
     /// doubles the window.
     pub(super) fn on_miss(&self, page: u64, wanted: u64) -> u64 {
+        debug_assert!(wanted > 0, "the page that is missing is wanted");
         let (next, window) = (self.next.load(Ordering::Relaxed), self.window.load(Ordering::Relaxed));
+        debug_assert!(window <= MAX_WINDOW);
         let streaming = page >= next && page - next <= window as u64;
         let window = if streaming { (window * 2).clamp(FIRST_WINDOW, MAX_WINDOW) } else { 0 };
         self.window.store(window, Ordering::Relaxed);
         let pages = wanted.clamp(1, MAX_WINDOW as u64).max(window as u64);
         self.next.store(page + pages, Ordering::Relaxed);
+        debug_assert!((1..=u64::from(MAX_WINDOW)).contains(&pages));
         pages
     }
 }

@@ -26,6 +26,7 @@ impl FramePool {
                 return evicted;
             }
             let now = self.evict(lane, (target - free).min(RUN));
+            debug_assert!(now <= RUN);
             if now == 0 {
                 return evicted;
             }
@@ -40,7 +41,9 @@ impl FramePool {
             return 0;
         }
         // Not so long that a small pool is emptied for one frame.
+        debug_assert!(used <= self.frames());
         let run = RUN.min(used.div_ceil(16));
+        debug_assert!(run > 0, "the hand stands still");
         let (mut evicted, mut seen) = (0, 0);
         while evicted < want && seen < 2 * used + RUN {
             // Relaxed: the counter only spreads the reclaimers.
@@ -53,6 +56,7 @@ impl FramePool {
             }
             seen += run;
         }
+        debug_assert!(evicted <= want, "{evicted} evicted for {want}");
         evicted
     }
 
@@ -73,8 +77,10 @@ impl FramePool {
             guard.unchanged();
             return false;
         } else {
+            debug_assert!(!guard.has(DIRTY | WRITEBACK | LOST), "what only memory has is kept");
             tree::detach(&guard);
         }
+        debug_assert!(desc.is_free(), "a free frame has no file (D3)");
         drop(guard);
         self.give(lane, frame);
         true

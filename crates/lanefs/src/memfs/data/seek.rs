@@ -20,6 +20,7 @@ impl FileData {
         }
         let page = page_at(offset);
         let stored = ctx.store.next_data(ctx.ino, page)?;
+        debug_assert!(stored.is_none_or(|s| s >= page), "data before where it was asked for");
         let found = [stored, self.next_dirty(page)].into_iter().flatten().min();
         match found.map(|p| offset.max(p.saturating_mul(PAGE as u64))) {
             Some(at) if at < size => Ok(at),
@@ -53,6 +54,7 @@ impl FileData {
 
     /// Marks the pages that other lanes than the home noted as dirty, so that the walk finds them.
     fn gather(&self, ctx: &DataCtx<'_>) {
+        debug_assert!(self.writeback_lock.is_locked(), "pages in writeback have no mark");
         if let Some((stamps, _)) = ctx.stamps {
             stamps.pages(ctx.ino).into_iter().for_each(|page| self.remark(ctx.ino, page));
         }
@@ -65,6 +67,7 @@ impl FileData {
             found = Some(page);
             ControlFlow::Break(())
         });
+        debug_assert!(found.is_none_or(|page| page >= from));
         found
     }
 }

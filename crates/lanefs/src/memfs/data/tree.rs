@@ -25,6 +25,7 @@
 //!    root anyway.
 
 use super::FileData;
+pub(super) use super::frame::MAX_PAGES;
 use super::frame::{DIRTY, Desc, LOST, PageGuard, Slot, WRITEBACK};
 use crossbeam_epoch::{self as epoch, Guard};
 use lanefs_format::Ino;
@@ -34,8 +35,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 const FAN_SHIFT: u32 = 6;
 const FAN: usize = 1 << FAN_SHIFT;
 const TAG: usize = 63;
-/// Pages a file can have: offsets up to 8 EiB.
-pub(super) const MAX_PAGES: u64 = 1 << 51;
+/// A tree of this height covers them.
+const MAX_HEIGHT: usize = 9;
+
+const _: () = assert!(MAX_PAGES <= 1 << (FAN_SHIFT as usize * MAX_HEIGHT), "a page that no tree has");
+const _: () = assert!(MAX_HEIGHT <= TAG && align_of::<Node>() > TAG && align_of::<Desc>() > TAG);
 
 /// An inner node or a leaf. Aligned, so that the root word has room for the height.
 #[repr(C, align(64))]
@@ -67,6 +71,8 @@ enum Entry<'g> {
 
 impl Node {
     fn new(parent: *mut Node, index: u8) -> *mut Node {
+        debug_assert!((index as usize) < FAN);
+        debug_assert!(!parent.is_null() || index == 0, "a root is the first child when the tree grows");
         Box::into_raw(Box::new(Node {
             slots: [const { AtomicUsize::new(0) }; FAN],
             mask: AtomicU64::new(0),
@@ -77,6 +83,7 @@ impl Node {
 
     /// Sets or clears the mark of child `index`; tested first.
     fn mark(&self, index: usize) {
+        debug_assert!(index < FAN);
         let bit = 1 << index;
         // SeqCst: see 5.
         if self.mask.load(Ordering::SeqCst) & bit == 0 {
@@ -86,10 +93,12 @@ impl Node {
 }
 
 fn pages_below(height: usize) -> u64 {
+    debug_assert!(height <= MAX_HEIGHT, "a tree of height {height}");
     1u64 << (FAN_SHIFT * height as u32)
 }
 
 fn index_at(page: u64, height: usize) -> usize {
+    debug_assert!((1..=MAX_HEIGHT).contains(&height), "a node of height {height}");
     (page >> (FAN_SHIFT * (height as u32 - 1))) as usize & (FAN - 1)
 }
 
@@ -98,6 +107,7 @@ fn index_at(page: u64, height: usize) -> usize {
 /// # Safety
 /// The word was read from a leaf's slot, or from a root of height 0, of a file whose pool lives.
 unsafe fn desc_of<'g>(word: usize) -> Option<&'g Desc> {
+    debug_assert_eq!(word % align_of::<Desc>(), 0, "{word:#x} is no descriptor");
     // SAFETY: such a word is 0 or a descriptor's exposed address, and descriptors live as long as
     // the pool.
     (word != 0).then(|| unsafe { &*std::ptr::with_exposed_provenance::<Desc>(word) })
@@ -109,6 +119,7 @@ unsafe fn desc_of<'g>(word: usize) -> Option<&'g Desc> {
 /// The word was read, while pinned or under the tree lock, from an inner node's slot (tag removed
 /// from a root word).
 unsafe fn node_of<'g>(word: usize) -> &'g Node {
+    debug_assert!(word != 0 && word.is_multiple_of(align_of::<Node>()), "{word:#x} is no node");
     // SAFETY: the node was linked when the word was read; 3 keeps it, or 1 keeps it linked.
     unsafe { &*std::ptr::with_exposed_provenance::<Node>(word) }
 }
@@ -117,6 +128,7 @@ unsafe fn node_of<'g>(word: usize) -> &'g Node {
 pub(super) fn detach(page: &PageGuard<'_>) {
     // SAFETY: the frame is attached and its page locked, so its slot is alive (2).
     let slot = unsafe { &*page.slot() };
+    debug_assert_eq!(slot.load(Ordering::Relaxed), std::ptr::from_ref(page.desc()).addr(), "not attached");
     // Release: the node may be freed once somebody under the tree lock has seen the empty slot
     // (Acquire in `prune`).
     slot.store(0, Ordering::Release);
@@ -188,6 +200,9 @@ impl FileData {
         held: Option<u64>,
     ) -> Result<(), Refused> {
         debug_assert!(page < MAX_PAGES && !ino.is_none());
+        debug_assert!(frame.desc().is_free() && !frame.has(LOST), "the frame is another page's");
+        debug_assert!(held.is_none_or(|held| held < page), "pages are locked in ascending order");
+        debug_assert!(!past_eof || self.size_lock.is_locked(), "who extends holds the size lock");
         let mut zero: Option<PageGuard<'_>> = None;
         loop {
             let tree = self.tree.lock();
@@ -242,6 +257,7 @@ impl FileData {
     /// Makes the tree high enough for `page`, and at least 1. Under the tree lock, and page 0's if
     /// it is the root.
     fn grow(&self, page: u64, mut word: usize) {
+        debug_assert!(self.tree.is_locked() && page < MAX_PAGES);
         let mut height = word & TAG;
         while height == 0 || page >= pages_below(height) {
             let new = Node::new(std::ptr::null_mut(), 0);
@@ -269,6 +285,7 @@ impl FileData {
             word = new.expose_provenance() | height;
             self.root.store(word, Ordering::SeqCst);
         }
+        debug_assert!((1..=MAX_HEIGHT).contains(&height) && page < pages_below(height));
     }
 
     /// The leaf slot of `page`, making the nodes on the way. Under the tree lock, in a tree high
@@ -276,6 +293,7 @@ impl FileData {
     fn slot_for(&self, page: u64) -> *const Slot {
         let word = self.root.load(Ordering::SeqCst);
         let mut height = word & TAG;
+        debug_assert!(self.tree.is_locked() && height > 0 && page < pages_below(height));
         // SAFETY: height is at least 1 after `grow`, and the tree lock keeps nodes linked.
         let mut node = unsafe { node_of(word & !TAG) };
         while height > 1 {
@@ -287,6 +305,7 @@ impl FileData {
             }
             // SAFETY: linked, as above.
             node = unsafe { node_of(child) };
+            debug_assert_eq!(node.index as usize, index, "a node in the place of another");
             height -= 1;
         }
         &node.slots[index_at(page, 1)]
@@ -299,6 +318,7 @@ impl FileData {
             return None;
         }
         let index = page.page() as usize & (FAN - 1);
+        debug_assert!(!slot.is_null(), "the page is not attached");
         // SAFETY: the slot is number `index` of a leaf (`attach`, `grow`), slots are the first
         // field of the node, and the node is alive as long as the page is locked and attached (2).
         // The pointer came from a reference to the whole array's element; its provenance was
@@ -309,6 +329,7 @@ impl FileData {
     /// Marks a locked page dirty in the tree, the page's own state being the caller's business.
     /// Returns whether the file had nothing dirty before.
     pub(super) fn mark_dirty(&self, page: &PageGuard<'_>) -> bool {
+        debug_assert!(page.has(DIRTY), "a mark without a dirty page");
         if let Some(leaf) = self.leaf_of(page) {
             leaf.mark(page.page() as usize & (FAN - 1));
             let (mut node, mut index) = (leaf, leaf.index);
@@ -320,6 +341,7 @@ impl FileData {
                 // SAFETY: a parent is unlinked only with all below it empty; our page is locked and
                 // attached (2).
                 node = unsafe { &*parent };
+                debug_assert!((index as usize) < FAN && !std::ptr::eq(node, leaf));
                 node.mark(index as usize);
                 index = node.index;
             }
@@ -360,6 +382,7 @@ impl FileData {
 
     /// Clears the marks that nothing below justifies. Only under the writeback lock.
     pub(super) fn propagate_dirty(&self, pin: &Guard) {
+        debug_assert!(self.writeback_lock.is_locked(), "marks are cleared by one thread (5)");
         let (entry, height) = self.root_entry(pin);
         let dirty = |entry: &Entry<'_>| match entry {
             Entry::Empty => false,
@@ -406,6 +429,7 @@ fn each_below(
     dirty_only: bool,
     f: &mut dyn FnMut(u64, &Desc) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
+    debug_assert!(height > 0 && base.is_multiple_of(pages_below(height)), "{base} at height {height}");
     let width = pages_below(height - 1);
     let mask = if dirty_only { node.mask.load(Ordering::SeqCst) } else { u64::MAX };
     for index in touched(base, width, range) {
@@ -418,6 +442,7 @@ fn each_below(
             continue;
         }
         if height == 1 {
+            debug_assert!(range.contains(&first), "page {first} was not asked for");
             // SAFETY: a leaf's slot.
             if let Some(desc) = unsafe { desc_of(word) } {
                 f(first, desc)?;
@@ -478,12 +503,18 @@ fn prune_below(node: &Node, height: usize, base: u64, range: &Range<u64>, pin: &
         }
     }
     // Acquire: pairs with `detach`: the detachers are done with the node.
-    node.slots.iter().all(|slot| slot.load(Ordering::Acquire) == 0)
+    let empty = node.slots.iter().all(|slot| slot.load(Ordering::Acquire) == 0);
+    debug_assert!(
+        !empty || height > 1 || node.mask.load(Ordering::SeqCst) == 0,
+        "a leaf without pages has dirty ones: a page was detached with its mark"
+    );
+    empty
 }
 
 /// The slots of a node, which begins at `base`, that lie in a range at least in part; each covers
 /// `width` pages.
 fn touched(base: u64, width: u64, range: &Range<u64>) -> Range<u64> {
+    debug_assert!(width.is_power_of_two() && base.is_multiple_of(width));
     let from = range.start.saturating_sub(base) / width;
     from..range.end.saturating_sub(base).div_ceil(width).min(FAN as u64)
 }
@@ -491,6 +522,7 @@ fn touched(base: u64, width: u64, range: &Range<u64>) -> Range<u64> {
 /// Frees a node that was just unlinked, when nobody can see it any more.
 fn retire(word: usize, pin: &Guard) {
     let node = std::ptr::with_exposed_provenance_mut::<Node>(word);
+    debug_assert!(!node.is_null() && node.is_aligned(), "{word:#x} is no node");
     // SAFETY: made by `Node::new`, unlinked just now under the tree lock, hence retired once; who
     // still looks at it is pinned (3).
     unsafe { pin.defer_unchecked(move || drop(Box::from_raw(node))) };
@@ -517,6 +549,7 @@ fn demolish_below(slot: &Slot, height: usize) {
     let node = unsafe { node_of(word) };
     for child in &node.slots {
         demolish_below(child, height - 1);
+        debug_assert!(height > 1 || child.load(Ordering::Relaxed) == 0, "a frame was left");
     }
     // SAFETY: made by `Node::new`; all its slots are empty, so no reclaimer has a frame of it (2).
     drop(unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Node>(word)) });

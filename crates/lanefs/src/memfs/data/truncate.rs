@@ -55,6 +55,7 @@ impl FileData {
                 break lock;
             }
         };
+        debug_assert!(size < self.size() && self.size_lock.is_locked(), "the file shrinks");
         let writeback = self.lock_writeback();
         // Of a file with holes it is not known how many of its blocks lie behind the new end; of
         // another all that do not lie before it.
@@ -70,6 +71,7 @@ impl FileData {
             // the old size must not put bytes behind the new one.
             let tail = self.lock_or_load(ctx, page_at(size), hand, &pin)?;
             let tail = tail.ok_or(Error::Posix(libc::EIO))?; // inside the file: the size lock is ours
+            debug_assert!(tail.page() == page_at(size) && from > 0, "the page that is cut");
             let blank = !is_zero(ctx, &tail, from, PAGE);
             let reserve = blank && !tail.has(DIRTY);
             if reserve && !ctx.store.reserve_rewrite(ctx.lane) {
@@ -100,12 +102,14 @@ impl FileData {
     /// Gives back what is preallocated behind the end: who sets the size that the file has does not
     /// grow into it any more. With the size lock held.
     fn give_back_behind(&self, ctx: &DataCtx<'_>, cut: Option<&Cut<'_>>) -> Result<()> {
+        debug_assert!(self.size_lock.is_locked(), "the end may move");
         if !self.has_room_behind() {
             return Ok(());
         }
         let _writeback = self.lock_writeback();
         let behind = pages_of(self.size())..MAX_PAGES;
         let had = ctx.store.room_in(ctx.ino, behind.clone())?;
+        debug_assert!(had <= behind.end - behind.start, "more pages than there are");
         ctx.store.unmap(ctx.lane, ctx.ino, behind, cut)?;
         self.behind.store(0, Ordering::Relaxed); // Relaxed: a statistic
         self.take_blocks(had);
@@ -122,6 +126,7 @@ impl FileData {
     /// locks held.
     fn shrink(&self, ctx: &DataCtx<'_>, size: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         let old = self.size();
+        debug_assert!(size < old && self.size_lock.is_locked() && self.writeback_lock.is_locked());
         // First the size, so that nobody reads unmapped pages as zeros inside the file. Release:
         // see "write and truncate", "miss and truncate"; the page's unlock and the tree lock carry
         // it.
@@ -170,6 +175,7 @@ impl FileData {
         ctx.store.unmap(ctx.lane, ctx.ino, first..last, cut)?;
         // In the middle of preallocated pages the room may stay.
         let stored = had.saturating_sub(ctx.store.room_in(ctx.ino, first..last)?);
+        debug_assert!(stored <= last - first, "more pages than there are");
         self.take_blocks(stored + self.discard(ctx, first..last, &writeback));
         Ok(())
     }
@@ -227,6 +233,7 @@ impl FileData {
     /// The cached pages of a range were preallocated: none is a hole any more. Returns how many of
     /// them count as blocks for being dirty.
     fn fill_holes(&self, ctx: &DataCtx<'_>, range: Range<u64>) -> u64 {
+        debug_assert!(self.writeback_lock.is_locked(), "an image of a hole may be under way");
         let pin = epoch::pin();
         let mut counted = 0;
         let _ = self.each_page(range, false, &pin, &mut |page, desc| {
@@ -276,6 +283,7 @@ impl FileData {
                     }
                     self.set_dirty(ctx, &tail);
                 }
+                debug_assert!(!tail.has(BEHIND) || tail.has(DIRTY), "the zeros reach the store (D6)");
                 tail.reset(BEHIND);
                 tail.unchanged();
             }
@@ -297,6 +305,7 @@ impl FileData {
     /// Zeroes what a range covers of its first and its last page, where it covers them only in
     /// part, in a file of `size` bytes.
     fn zero_edges(&self, ctx: &DataCtx<'_>, offset: u64, end: u64, size: u64) -> Result<()> {
+        debug_assert!(offset < end && end <= MAX_FILE_SIZE);
         let (first, last) = (page_at(offset), page_at(end));
         let (from, to) = (offset as usize % PAGE, end as usize % PAGE);
         if first == last {
@@ -313,6 +322,7 @@ impl FileData {
     }
 
     fn zero_part(&self, ctx: &DataCtx<'_>, page: u64, from: usize, to: usize) -> Result<()> {
+        debug_assert!(from < to && to <= PAGE, "{from}..{to}");
         let mut hand = Hand::new();
         ctx.pool.slow_down();
         ctx.pool.take(ctx.lane, 1, &mut hand)?;
@@ -346,6 +356,7 @@ impl FileData {
             if let Some(guard) = self.lock_page(ctx.ino, page, pin) {
                 return Ok(Some(guard));
             }
+            debug_assert!(hand.len() == 1, "a frame for the page, and none for pages behind it");
             match self.load_into(ctx, page, hand)? {
                 Loaded::Page(guard) => return Ok(Some(guard)),
                 Loaded::PastEof => return Ok(None),
@@ -357,11 +368,13 @@ impl FileData {
 
     /// Zeroes part of a locked page; a block was reserved if it was not dirty.
     fn blank(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, to: usize) {
+        debug_assert!(from < to && to <= PAGE, "{from}..{to}");
         // SAFETY: the range lies in the page, whose lock is held; optimistic readers validate (D2).
         unsafe { fill_racy(ctx.pool.bytes(guard.desc()).add(from), 0, to - from) };
         if !guard.has(DIRTY) {
             self.set_dirty(ctx, guard);
         }
+        debug_assert!(is_zero(ctx, guard, from, to) && guard.has(DIRTY), "the zeros reach the store");
     }
 
     /// Detaches every page of a range and gives its reservations back. What was attached before the
@@ -371,8 +384,9 @@ impl FileData {
         &self,
         ctx: &DataCtx<'_>,
         range: Range<u64>,
-        _writeback: &WritebackGuard<'_>,
+        writeback: &WritebackGuard<'_>,
     ) -> u64 {
+        debug_assert!(writeback.is_of(self), "the lock of another file");
         drop(self.tree.lock());
         let pin = epoch::pin();
         let (mut dirty, mut counted, mut fresh) = (0, 0, 0);
@@ -395,6 +409,7 @@ impl FileData {
             ctx.pool.give(ctx.lane, ctx.pool.number(desc));
             ControlFlow::Continue(())
         });
+        debug_assert!(fresh <= dirty && dirty <= counted as u64, "{fresh} of {dirty} of {counted}");
         if counted > 0 {
             ctx.pool.count_dirty(ctx.lane, -counted);
         }

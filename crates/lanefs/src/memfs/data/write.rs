@@ -71,7 +71,10 @@ impl FileData {
             let part = &buf[out.bytes..buf.len().min(out.bytes + unit)];
             match self.write_unit(ctx, at, part, &mut out) {
                 Ok(0) => break,
-                Ok(n) => out.bytes += n,
+                Ok(n) => {
+                    debug_assert!(n <= part.len(), "{n} of {} bytes", part.len());
+                    out.bytes += n;
+                }
                 Err(e) if out.bytes == 0 => return Err(e),
                 Err(_) => break, // told when the writer comes back for the rest
             }
@@ -122,6 +125,7 @@ impl FileData {
             }
             let (bytes, stop) = self.put(ctx, start, buf, true, hand, &mut out.newly_dirty);
             if bytes > 0 {
+                debug_assert!(bytes <= buf.len() && self.size() == start, "the size lock is ours (D4)");
                 out.bytes = bytes;
                 out.extended = true;
                 // Release: the bytes before the size (D4).
@@ -154,10 +158,14 @@ impl FileData {
         // SAFETY: inside the page, whose lock we hold; optimistic readers validate (D2).
         unsafe { copy_racy(buf.as_ptr(), ctx.pool.bytes(desc).add(from), buf.len()) };
         desc.touch();
+        debug_assert!(guard.has(DIRTY), "a page that is dirty has its block");
         true
     }
 
     fn write_unit(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8], out: &mut Written) -> Result<usize> {
+        debug_assert!(
+            !buf.is_empty() && offset % PAGE as u64 + buf.len() as u64 <= (ctx.pool.unit() * PAGE) as u64
+        );
         let mut hand = InHand::default();
         let result = self.write_with(ctx, offset, buf, &mut hand, out);
         hand.give_back(ctx);
@@ -187,6 +195,7 @@ impl FileData {
             let lock = sized.then(|| self.size_lock.lock());
             let (bytes, stop) = self.put(ctx, at, rest, sized, hand, &mut out.newly_dirty);
             done += bytes;
+            debug_assert!(done <= buf.len() && !(sized && matches!(stop, Stop::Shrunk)));
             if lock.is_some() && bytes > 0 && offset + done as u64 > self.size() {
                 self.size.store(offset + done as u64, Ordering::Release); // Release: the bytes before the size (D4)
                 out.extended = true;
@@ -203,6 +212,7 @@ impl FileData {
 
     /// The first step of a write: no lock is held.
     fn prepare(&self, ctx: &DataCtx<'_>, at: u64, len: usize, sized: bool, hand: &mut Hand) -> Result<()> {
+        debug_assert!(len > 0, "nothing is written");
         ctx.pool.slow_down();
         let end = at + len as u64;
         let (first, last) = (page_at(at), page_at(end - 1));
@@ -243,6 +253,7 @@ impl FileData {
         hand: &mut InHand,
         newly_dirty: &mut bool,
     ) -> (usize, Stop) {
+        debug_assert!(!sized || self.size_lock.is_locked(), "the caller said that it holds the size lock");
         let pin = epoch::pin();
         let mut before: Option<PageGuard<'_>> = None;
         let mut done = 0;
@@ -276,6 +287,8 @@ impl FileData {
                     }
                 }
             };
+            debug_assert!(held.is_none_or(|held| held + 1 == page), "pages are locked in ascending order");
+            debug_assert!(guard.desc().is(ctx.ino, page) && from + part.len() <= PAGE);
             drop(before.take());
             // The size under the page lock: see "write and truncate".
             if !sized && offset + part.len() as u64 > self.size() {
@@ -305,9 +318,11 @@ impl FileData {
             if !guard.has(DIRTY) {
                 *newly_dirty |= self.set_dirty(ctx, &guard);
             }
+            debug_assert!(guard.has(DIRTY), "what was written is not the store's");
             done += part.len();
             before = Some(guard);
         }
+        debug_assert_eq!(done, buf.len());
         (done, Stop::Done)
     }
 
@@ -328,6 +343,8 @@ impl FileData {
     fn fill_new(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, len: usize) -> Result<()> {
         let start = guard.page() * PAGE as u64;
         let inside = self.size().saturating_sub(start).min(PAGE as u64) as usize;
+        debug_assert!(from + len <= PAGE && len > 0, "{len} bytes at {from}");
+        debug_assert!(!guard.has(DIRTY | WRITEBACK | HOLE), "it was attached just now");
         let bytes = ctx.pool.bytes(guard.desc());
         if inside == 0 || (from == 0 && len >= inside) {
             // Nothing of the old content stays. Bytes behind the end are zero (D5).
@@ -365,6 +382,7 @@ impl FileData {
     /// Makes a locked page dirty that was not; a block was reserved for it. Returns whether nothing
     /// was dirty before.
     pub(super) fn set_dirty(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>) -> bool {
+        debug_assert!(!guard.has(DIRTY), "it has a block already (D7)");
         guard.set(DIRTY);
         if !guard.has(WRITEBACK) {
             ctx.pool.count_dirty(ctx.lane, 1);
@@ -382,6 +400,7 @@ impl FileData {
 impl InHand {
     fn give_back(mut self, ctx: &DataCtx<'_>) {
         ctx.pool.give_all(ctx.lane, &mut self.frames);
+        debug_assert!(self.frames.is_empty());
         if self.blocks > 0 {
             ctx.store.unreserve(ctx.lane, self.blocks);
         }
@@ -393,6 +412,7 @@ fn undo(guard: PageGuard<'_>, new: Option<FrameNo>, hand: &mut Hand) {
     match new {
         None => guard.unchanged(),
         Some(frame) => {
+            debug_assert!(!guard.has(DIRTY | WRITEBACK), "its block would be lost (D7)");
             tree::detach(&guard);
             drop(guard);
             hand.push(frame);

@@ -25,7 +25,14 @@ use std::ops::{ControlFlow, Range};
 
 /// The right to write a file back; see the head of the file.
 pub struct WritebackGuard<'a> {
-    _lock: MutexGuard<'a, ()>,
+    lock: MutexGuard<'a, ()>,
+}
+
+impl WritebackGuard<'_> {
+    /// Returns whether this is the right to write `data` back: for who asserts that.
+    pub(super) fn is_of(&self, data: &FileData) -> bool {
+        std::ptr::eq(MutexGuard::mutex(&self.lock), &data.writeback_lock)
+    }
 }
 
 /// What a capture found.
@@ -50,13 +57,13 @@ enum Image {
 impl FileData {
     /// Waits for a writeback under way and keeps others out.
     pub fn lock_writeback(&self) -> WritebackGuard<'_> {
-        WritebackGuard { _lock: self.writeback_lock.lock() }
+        WritebackGuard { lock: self.writeback_lock.lock() }
     }
 
     /// The right to write the file back, if nobody has it: for [`super::Writeback::write_back`].
     #[cfg(test)]
     pub fn try_lock_writeback(&self) -> Option<WritebackGuard<'_>> {
-        self.writeback_lock.try_lock().map(|lock| WritebackGuard { _lock: lock })
+        self.writeback_lock.try_lock().map(|lock| WritebackGuard { lock })
     }
 
     /// Copies up to `max` dirty pages of `range` that lie inside `size`, the size that will be
@@ -64,11 +71,12 @@ impl FileData {
     pub fn capture(
         &self,
         ctx: &DataCtx<'_>,
-        _writeback: &WritebackGuard<'_>,
+        writeback: &WritebackGuard<'_>,
         max: usize,
         range: Range<u64>,
         size: u64,
     ) -> Captured {
+        debug_assert!(writeback.is_of(self), "the lock of another file");
         let mut out = Captured::default();
         let pin = epoch::pin();
         let range = range.start..range.end.min(super::pages_of(size));
@@ -90,6 +98,9 @@ impl FileData {
             }
         }
         self.propagate_dirty(&pin);
+        debug_assert!(out.pages.len() + out.skipped <= max, "more than were asked for");
+        debug_assert!(out.pages.is_sorted_by(|a, b| a.0 < b.0), "each page once, in order");
+        debug_assert!(out.pages.iter().all(|p| p.0 < super::pages_of(size)), "a page behind the end (D6)");
         out
     }
 
@@ -101,6 +112,7 @@ impl FileData {
             return Image::NotDirty;
         }
         let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
+        debug_assert!(inside > 0, "an image of a page behind the end (D6)");
         // An extending write may have put bytes behind the size that goes with this image: they
         // stay for the next round.
         let extending = inside < PAGE && !super::read::is_zero(ctx, &guard, inside, PAGE);
@@ -116,6 +128,7 @@ impl FileData {
         }
         guard.reset(HOLE | BEHIND);
         guard.set(WRITEBACK);
+        debug_assert_eq!(guard.has(DIRTY), extending, "the mark is cleared before the copy (O15)");
         // SAFETY: a page is a block; the image is ours, and no writer has the page while we hold
         // its lock.
         unsafe { copy_racy(ctx.pool.bytes(guard.desc()), image.as_mut_ptr().cast(), PAGE) };
@@ -132,7 +145,9 @@ impl FileData {
 
     /// Says what became of captured pages: `ok` if the store has them now. If not, they are dirty
     /// again, with the reservations they took along (the store must not have used them up).
-    pub fn finish(&self, ctx: &DataCtx<'_>, _writeback: &WritebackGuard<'_>, pages: &[u64], ok: bool) {
+    pub fn finish(&self, ctx: &DataCtx<'_>, writeback: &WritebackGuard<'_>, pages: &[u64], ok: bool) {
+        debug_assert!(writeback.is_of(self), "the lock of another file");
+        debug_assert!(pages.is_sorted_by(|a, b| a < b), "each page once, in order");
         let pin = epoch::pin();
         let (mut clean, mut spare) = (0, 0);
         let mut gone = None;
@@ -145,6 +160,7 @@ impl FileData {
                 } else if ok {
                     clean += 1;
                     if guard.has(ONCE) {
+                        debug_assert!(!guard.has(DIRTY | WRITEBACK), "only a clean page leaves memory");
                         let frame = ctx.pool.number(guard.desc());
                         tree::detach(&guard);
                         drop(guard);
@@ -157,9 +173,11 @@ impl FileData {
                     self.mark_dirty(&guard);
                 }
             }
+            debug_assert!(!guard.has(WRITEBACK), "it would never be captured again");
             guard.unchanged();
         }
         drop(pin);
+        debug_assert!(clean >= 0 && clean as usize + spare as usize <= pages.len());
         if let Some(range) = gone {
             self.prune(range);
         }
@@ -184,6 +202,7 @@ impl FileData {
 
     /// Whether so many pages are dirty: walks the tree until it has found them.
     pub fn has_dirty_pages(&self, most: usize) -> bool {
+        debug_assert!(most > 0, "so many always are");
         let mut left = most;
         let found = self.each_page(0..MAX_PAGES, true, &epoch::pin(), &mut |_, _| {
             left = left.saturating_sub(1);

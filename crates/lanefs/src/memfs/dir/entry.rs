@@ -17,6 +17,12 @@ pub(crate) const DISC_BITS: u32 = 3;
 pub(crate) const SPLIT_AT: u16 = 12;
 /// Levels after which the hash is used up.
 pub(crate) const MAX_LEVELS: u32 = 15;
+/// Cookies are below this.
+pub(crate) const COOKIES: u64 = 1 << 63;
+
+const _: () = assert!(FANOUT == 1 << 4, "4 bits of the cookie choose a leaf");
+const _: () = assert!(4 * MAX_LEVELS <= 63 - DISC_BITS, "all levels go by bits of the hash");
+const _: () = assert!(COMPLETE & CHANGED == 0, "flags of one word");
 
 /// Bytes of a name that an entry holds itself.
 const INLINE: usize = 14;
@@ -38,6 +44,7 @@ pub(crate) struct Sized<const N: usize> {
 
 impl<const N: usize> Sized<N> {
     fn new(name: &[u8]) -> Box<Sized<N>> {
+        debug_assert!(name.len() <= N && N <= u8::MAX as usize, "{} bytes in {N}", name.len());
         let mut s = Box::new(Sized { len: name.len() as u8, bytes: [0; N] });
         s.bytes[..name.len()].copy_from_slice(name);
         s
@@ -123,6 +130,8 @@ impl Entry {
         epoch: u64,
         lanes: u64,
     ) -> Box<Entry> {
+        debug_assert!((1..=255).contains(&name.len()), "a name of {} bytes", name.len());
+        debug_assert!(cookie < COOKIES && born <= epoch, "{cookie:#x}: of {epoch}, born in {born}");
         Box::new(Entry {
             next: AtomicPtr::new(std::ptr::null_mut()),
             cookie,
@@ -151,6 +160,9 @@ impl Entry {
     /// only for closures and eviction, both of which take the lane's or the leaf's lock afterwards:
     /// Relaxed is enough).
     pub fn touch(&self, epoch: u64, lane: usize) {
+        debug_assert!(lane < lanefs_sync::MAX_LANES);
+        debug_assert!(epoch >= self.epoch.load(Relaxed), "an operation of an epoch before the last");
+        debug_assert!(epoch >= self.born.load(Relaxed), "a name changes before it is born");
         self.epoch.store(epoch, Relaxed);
         let bit = 1u64 << (lane & 63);
         let old = self.lanes.load(Relaxed);
@@ -273,6 +285,8 @@ impl Leaf {
 
     /// Takes the leaf, which is empty, out of use (locked, as all of its table and the leaf above).
     pub fn set_gone(&self) {
+        debug_assert!(self.lock.is_locked());
+        debug_assert!(matches!(self.head(), Head::Chain(p) if p.is_null()), "names would be lost");
         self.head.store(std::ptr::without_provenance_mut(GONE), Release);
     }
 
@@ -286,11 +300,15 @@ impl Leaf {
 
     /// Publishes a new first entry (leaf locked).
     pub fn set_chain(&self, e: *mut Entry) {
+        debug_assert!(e.is_aligned(), "its low bits say what the head is");
         self.head.store(e.cast(), Release);
     }
 
     /// Publishes the table that replaces the chain (leaf locked).
     pub fn set_table(&self, t: *mut Table) {
+        debug_assert!(self.lock.is_locked());
+        debug_assert!(t.is_aligned() && !t.is_null(), "its low bits say what the head is");
+        debug_assert!(matches!(self.head(), Head::Chain(_)), "a leaf splits once");
         self.head.store(t.cast::<u8>().map_addr(|a| a | 1), Release);
     }
 
@@ -309,26 +327,73 @@ impl Leaf {
     }
 
     pub fn set_complete(&self, on: bool) {
+        debug_assert!(self.lock.is_locked());
         partial::set_complete(&self.flags, on);
+        debug_assert_eq!(self.is_complete(), on, "changed without the lock");
+    }
+
+    /// Checks what holds of a chain whenever its leaf, of a table at `level`, is not being changed:
+    /// locked, or not published yet. Does nothing for a leaf that is split or gone.
+    pub fn check_chain(&self, level: u32) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let Head::Chain(mut p) = self.head() else { return };
+        debug_assert!(level < MAX_LEVELS);
+        debug_assert_eq!(self.split_seq.load(Relaxed) & 1, 0, "entries move, and nobody moves them");
+        let (mut n, mut range) = (0, None);
+        // SAFETY: the caller has the leaf to itself, and a chain's entries are freed when they are
+        // out of it only.
+        while let Some(e) = unsafe { p.as_ref() } {
+            n += 1;
+            let own = range_of(e.cookie, level);
+            debug_assert_eq!(*range.get_or_insert(own), own, "an entry of another leaf");
+            debug_assert!(e.born.load(Relaxed) <= e.epoch.load(Relaxed), "changed before it was born");
+            let newborn = e.born.load(Relaxed) == e.epoch.load(Relaxed) && e.epoch.load(Relaxed) > 0;
+            debug_assert!(!newborn || e.target().is_some(), "a tombstone of a name that nobody knew (4)");
+            p = e.next.load(Relaxed);
+        }
+        debug_assert_eq!(n, self.count.load(Relaxed), "the count is not that of the chain");
+    }
+
+    /// Checks [`Leaf::check_chain`], and what holds when an operation lets the leaf go.
+    pub fn check_invariants(&self, level: u32) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.lock.is_locked(), "a leaf changes under its lock (1)");
+        self.check_chain(level);
+        let Head::Chain(mut p) = self.head() else { return };
+        let epoch = self.epoch.load(Relaxed);
+        // SAFETY: as in `check_chain`.
+        while let Some(e) = unsafe { p.as_ref() } {
+            debug_assert!(e.epoch.load(Relaxed) <= epoch, "a change was not stamped");
+            p = e.next.load(Relaxed);
+        }
     }
 }
 
 impl Table {
     pub fn new(flags: u8) -> Box<Table> {
+        debug_assert_eq!(flags & !COMPLETE, 0, "nothing has changed in a new table");
         Box::new(Table { leaves: std::array::from_fn(|_| Leaf::new(flags)) })
     }
 }
 
 /// Which leaf of a table at `level` covers `cookie`.
 pub(crate) fn slot(cookie: u64, level: u32) -> usize {
+    debug_assert!(cookie < COOKIES && level < MAX_LEVELS, "{cookie:#x} at level {level}");
     (cookie >> (59 - 4 * level)) as usize & (FANOUT - 1)
 }
 
 /// The cookies a leaf covers: `prefix` is any cookie in it, `level` its table's level.
 pub(crate) fn range_of(cookie: u64, level: u32) -> (u64, u64) {
+    debug_assert!(cookie < COOKIES && level < MAX_LEVELS, "{cookie:#x} at level {level}");
     let low_bits = 59 - 4 * level;
     let lo = cookie >> low_bits << low_bits;
-    (lo, lo | ((1u64 << low_bits) - 1))
+    let hi = lo | ((1u64 << low_bits) - 1);
+    debug_assert!(lo <= cookie && cookie <= hi && hi < COOKIES);
+    (lo, hi)
 }
 
 #[cfg(test)]

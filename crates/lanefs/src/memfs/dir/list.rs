@@ -54,6 +54,8 @@ impl Dir {
             }
             out.sort_unstable_by_key(|e| e.0);
             let (_, hi) = range_of(from, level);
+            debug_assert!(out.iter().all(|e| (from..=hi).contains(&e.0)), "names of another leaf");
+            debug_assert!(hi > after, "the listing stands still");
             return if hi >= (1 << 63) - 1 {
                 if out.is_empty() { Step::End } else { Step::Next(hi) }
             } else {

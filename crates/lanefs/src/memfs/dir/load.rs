@@ -25,6 +25,8 @@ impl Dir {
     /// of `cookie` is whole now, else the store must be read again; and the bytes that came into
     /// memory.
     pub fn install(&self, cookie: u64, bucket: &Bucket<'_>, stamp: u32, guard: &Guard) -> (bool, usize) {
+        debug_assert!((bucket.lowest..=bucket.highest).contains(&cookie), "the bucket of another cookie");
+        debug_assert!(bucket.entries.is_sorted_by_key(|e| e.0));
         // First make the leaf around `cookie` small enough, then fill leaf by leaf.
         loop {
             let l = self.lock(cookie, guard);
@@ -40,6 +42,7 @@ impl Dir {
         while at <= bucket.highest {
             let l = self.lock(at, guard);
             let (lo, hi) = range_of(at, l.level());
+            debug_assert!(hi >= at, "the walk stands still");
             let fits = lo >= bucket.lowest && hi <= bucket.highest;
             if fits && !l.is_complete() && l.nothing_taken_since(stamp) {
                 let first = bucket.entries.partition_point(|e| e.0 < lo);
@@ -84,6 +87,7 @@ impl Dir {
             let (n, next) = self.evict_from(from, want - freed, folded, guard);
             freed += n;
             self.hand.store((next >> 32) as u32, Relaxed);
+            debug_assert!(next == 0 || next > from, "the hand stands still");
             if freed >= want || next != 0 {
                 break;
             }
@@ -94,6 +98,7 @@ impl Dir {
     /// Evicts clean leaves from cookie `at` on until `want` bytes are free; how many are, and where
     /// to go on: 0 at the end.
     fn evict_from(&self, mut at: u64, want: usize, folded: u64, guard: &Guard) -> (usize, u64) {
+        debug_assert!(at < 1 << 63);
         let mut freed = 0;
         let Some(root) = self.root() else { return (0, 0) };
         while at < 1 << 63 {
@@ -124,6 +129,7 @@ impl Dir {
     /// Takes out the table of which the leaf of `at` at `level` is the last, and those above that
     /// end there, as far as nothing is lost with them.
     pub(super) fn take_out_ending(&self, root: &Table, at: u64, level: u32, folded: u64, guard: &Guard) {
+        debug_assert!(level < super::entry::MAX_LEVELS);
         let mut above = level;
         while above > 0 && slot(at, above) == FANOUT - 1 && self.take_out(root, at, above - 1, folded, guard)
         {
@@ -155,6 +161,7 @@ impl Dir {
         // not taken out.
         let ours = matches!(above.head(), Head::Table(t) if std::ptr::eq(t, below));
         let out = ours && locked == FANOUT && idle();
+        debug_assert!(locked <= FANOUT);
         if out {
             let most = |f: &dyn Fn(&Leaf) -> u64| leaves.iter().map(f).max().unwrap_or(0);
             above.last_ts.fetch_max(most(&|l| l.last_ts.load(Relaxed)), Relaxed);
@@ -170,6 +177,7 @@ impl Dir {
             // The split left the sequence one generation ahead: that of now, if nothing was taken since.
             let taken = Some(self.taken()).filter(|seq| *seq != split).unwrap_or_else(|| self.taken());
             partial::end_taking(&above.split_seq, taken);
+            above.check_invariants(level);
         }
         leaves[..locked].iter().for_each(|l| l.lock.unlock());
         above.lock.unlock();

@@ -30,6 +30,7 @@ impl Dir {
 
     /// A leaf that is already locked, as an operation's.
     pub(super) fn adopt<'g>(&'g self, leaf: &'g Leaf, level: u32, guard: &'g Guard) -> LockedLeaf<'g> {
+        debug_assert!(leaf.lock.is_locked(), "the caller has locked it");
         LockedLeaf { dir: self, leaf, level, guard }
     }
 
@@ -42,6 +43,7 @@ impl Dir {
     /// Locks every leaf in turn, never waiting, and checks that it holds no name. `Ok` gives the
     /// highest timestamp seen. The directory must be DYING, so nothing is added behind the check.
     pub fn check_empty(&self, guard: &Guard) -> Result<u64, NotEmpty> {
+        debug_assert_eq!(self.state.load(SeqCst), super::DYING, "names may be added behind the check");
         let mut highest = 0;
         let mut verdict = Ok(());
         self.each_leaf(&mut |leaf, _, _| {
@@ -120,6 +122,7 @@ impl<'g> LockedLeaf<'g> {
     /// The entry of `name`, tombstones included, and the cookie that the name has or would get; no
     /// cookie when all eight of the hash are taken. One walk over the chain.
     pub fn place(&self, hash: u64, name: &[u8]) -> (Option<&'g Entry>, Option<u64>) {
+        debug_assert_eq!(hash & 7, 0, "a hash, not a cookie");
         let mut taken = 0u8;
         let Head::Chain(mut p) = self.leaf.head() else { return (None, None) };
         // SAFETY: as in `find`.
@@ -153,11 +156,13 @@ impl<'g> LockedLeaf<'g> {
     /// Adds a name (there must be none, see `find`). `entry` was allocated before the lock was
     /// taken.
     pub fn insert(&self, entry: Box<Entry>) -> &'g Entry {
+        debug_assert!(self.find(entry.cookie, entry.name.as_slice()).is_none(), "the name is there");
         let Head::Chain(first) = self.leaf.head() else { unreachable!("a locked leaf holds a chain") };
         entry.next.store(first, Relaxed);
         let p = Box::into_raw(entry);
         self.leaf.set_chain(p);
         self.leaf.count.store(self.leaf.count.load(Relaxed) + 1, Relaxed);
+        self.leaf.check_chain(self.level);
         // SAFETY: published, freed only through the collector; the guard is pinned.
         unsafe { &*p }
     }
@@ -165,15 +170,21 @@ impl<'g> LockedLeaf<'g> {
     /// Takes a name away in `epoch`: a tombstone, or nothing at all if the name was born in the
     /// same epoch (invariant 4).
     pub fn remove(&self, e: &Entry, epoch: u64, lane: usize) {
+        debug_assert!(e.target().is_some(), "it is a tombstone already");
+        debug_assert!(self.find(e.cookie, e.name.as_slice()).is_some_and(|own| std::ptr::eq(own, e)));
         e.touch(epoch, lane);
         e.set_target(None);
         if e.born.load(Relaxed) == epoch {
-            self.unlink(&mut |x| std::ptr::eq(x, e));
+            let n = self.unlink(&mut |x| std::ptr::eq(x, e));
+            debug_assert_eq!(n, 1, "it is not in the chain");
         }
+        self.leaf.check_chain(self.level);
     }
 
     /// Notes an operation at (epoch, ts) on a name of this leaf.
     pub fn stamp(&self, epoch: u64, ts: u64) {
+        debug_assert!(ts >= self.leaf.last_ts.load(Relaxed), "the version lies above its keys'");
+        debug_assert!(epoch >= self.leaf.epoch.load(Relaxed), "the epoch was read before the lock");
         self.leaf.last_ts.store(ts, Relaxed);
         self.leaf.epoch.store(epoch, Relaxed);
     }
@@ -186,6 +197,7 @@ impl<'g> LockedLeaf<'g> {
             // 5).
             self.leaf.split_seq.store(self.dir.taken(), Release);
         }
+        self.leaf.check_chain(self.level);
         n
     }
 
@@ -222,11 +234,14 @@ impl<'g> LockedLeaf<'g> {
         self.unlink(&mut |_| true);
         self.leaf.purged_lanes.store(0, Relaxed);
         partial::end_taking(&self.leaf.split_seq, self.dir.taken());
+        debug_assert_eq!(self.leaf.count.load(Relaxed), 0);
+        debug_assert!(!self.leaf.is_complete(), "the store has to be asked now");
         bytes
     }
 
     /// Unlinks the entries `pick` chooses and frees them when no reader can see them.
     fn unlink(&self, pick: &mut dyn FnMut(&Entry) -> bool) -> usize {
+        debug_assert!(self.leaf.lock.is_locked(), "a chain changes under its lock (1)");
         let Head::Chain(mut p) = self.leaf.head() else { return 0 };
         let mut prev: Option<&Entry> = None;
         let mut n = 0;
@@ -251,6 +266,7 @@ impl<'g> LockedLeaf<'g> {
             }
             p = next;
         }
+        debug_assert!(n <= usize::from(self.leaf.count.load(Relaxed)), "more than there were");
         self.leaf.count.store(self.leaf.count.load(Relaxed) - n as u16, Relaxed);
         n
     }
@@ -266,6 +282,9 @@ impl<'g> LockedLeaf<'g> {
 
 impl Drop for LockedLeaf<'_> {
     fn drop(&mut self) {
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            self.leaf.check_invariants(self.level);
+        }
         self.leaf.lock.unlock();
     }
 }
@@ -302,7 +321,9 @@ impl<'g> LockedPair<'g> {
             if !std::ptr::eq(second.leaf, ly) {
                 continue;
             }
-            return LockedPair { first, second: Some(second), swapped, raised: false };
+            let pair = LockedPair { first, second: Some(second), swapped, raised: false };
+            debug_assert!(std::ptr::eq(pair.a().leaf, la) && std::ptr::eq(pair.b().leaf, lb));
+            return pair;
         }
     }
 
@@ -324,7 +345,9 @@ impl<'g> LockedPair<'g> {
 
     /// Makes lookups wait from here to the drop.
     pub fn raise(&mut self) {
+        debug_assert!(!self.raised, "it is raised for the whole operation");
         for l in self.leaves() {
+            debug_assert_eq!(l.multi_key.load(Relaxed), 0, "another operation has the leaf");
             l.multi_key.store(1, SeqCst);
         }
         self.raised = true;
@@ -353,6 +376,7 @@ impl Drop for LockedPair<'_> {
     fn drop(&mut self) {
         if self.raised {
             for l in self.leaves() {
+                debug_assert!(l.lock.is_locked(), "lowered before it is let go (3)");
                 l.multi_key.store(0, Release);
             }
         }

@@ -171,11 +171,13 @@ impl Dir {
                 }
             }
             level += 1;
+            debug_assert!(level < entry::MAX_LEVELS, "a table below the last level");
         }
     }
 
     /// Looks a name up. `hash` is from `hash_name`. Writes nothing.
     pub fn lookup(&self, hash: u64, name: &[u8], _guard: &Guard) -> Found {
+        debug_assert_eq!(hash & ((1 << entry::DISC_BITS) - 1), 0, "a hash, not a cookie");
         let Some(root) = self.root() else {
             return if self.newborn { Found::Absent } else { Found::NotLoaded };
         };
@@ -280,6 +282,8 @@ impl Dir {
 
     /// Moves the stripe of `cookie` to `time` and its subdirectory count by `subdirs`.
     pub fn note_change(&self, cookie: u64, time: i64, subdirs: i32) {
+        debug_assert!((-1..=1).contains(&subdirs), "one name changed, not {subdirs}");
+        debug_assert_ne!(time, NO_TIME);
         let stripe = &self.root_or_new().leaves[slot(cookie, 0)];
         if stripe.mtime.load(Relaxed) < time {
             stripe.mtime.fetch_max(time, Relaxed);
@@ -297,6 +301,7 @@ impl Dir {
     /// Notes that lane `lane` logs a group in `epoch` with key `cookie` (before the group is
     /// appended; the key is locked).
     pub fn named_by(&self, cookie: u64, lane: usize, epoch: u64) {
+        debug_assert!(lane < lanefs_sync::MAX_LANES);
         let (stripe, bit) = (self.stripe(cookie), 1u64 << (lane & 63));
         if stripe.named.load(Relaxed) & bit == 0 {
             stripe.named.fetch_or(bit, SeqCst);
@@ -304,6 +309,7 @@ impl Dir {
         if stripe.epoch.load(Relaxed) < epoch {
             stripe.epoch.fetch_max(epoch, SeqCst);
         }
+        debug_assert_ne!(stripe.named.load(Relaxed) & bit, 0, "a closure would pass the lane by");
     }
 
     /// Lanes that may hold a group with a key in this directory that is pending: of an epoch behind
@@ -388,6 +394,7 @@ impl Drop for Dir {
 /// Splits a locked leaf into a table of its own.
 fn split(leaf: &Leaf, level: u32) {
     debug_assert!(level + 1 < entry::MAX_LEVELS);
+    debug_assert!(leaf.lock.is_locked(), "a leaf splits under its lock (1)");
     let Head::Chain(mut p) = leaf.head() else { return };
     let complete = leaf.is_complete();
     let table = Box::into_raw(Table::new(if complete { COMPLETE } else { 0 }));
@@ -412,11 +419,18 @@ fn split(leaf: &Leaf, level: u32) {
         child.count.store(child.count.load(Relaxed) + 1, Relaxed);
         p = next;
     }
+    if cfg!(debug_assertions) {
+        let moved: u16 = t.leaves.iter().map(|child| child.count.load(Relaxed)).sum();
+        debug_assert_eq!(moved, leaf.count.load(Relaxed), "entries were lost in the split");
+        t.leaves.iter().for_each(|child| child.check_chain(level + 1));
+    }
+    debug_assert!(t.leaves.iter().all(|child| child.is_complete() == complete));
     leaf.set_table(table);
     partial::end_taking(&leaf.split_seq, s.wrapping_add(2));
 }
 
 /// Whether a locked leaf should split before it takes another entry.
 fn too_full(leaf: &Leaf, level: u32) -> bool {
+    debug_assert!(leaf.lock.is_locked(), "others may add entries meanwhile");
     leaf.count.load(Relaxed) >= SPLIT_AT && level + 1 < entry::MAX_LEVELS
 }

@@ -36,7 +36,9 @@ impl<'g> Moment<'g> {
                 relax(&mut turn);
             }
         };
-        Moment { leaves: names.into_iter().map(&mut note).collect() }
+        let leaves: smallvec::SmallVec<_> = names.into_iter().map(&mut note).collect();
+        debug_assert!((1..=2).contains(&leaves.len()), "a moment of {} names", leaves.len());
+        Moment { leaves }
     }
 
     /// Whether all looks since the beginning tell of one moment.

@@ -56,8 +56,11 @@ impl Dir {
                 }
             }
             self.take_out_ending(root, at, level, folded, guard);
+            debug_assert!(hi >= at, "the walk stands still");
             at = hi + 1;
         }
+        debug_assert!(t.in_use <= t.looked_at as u64, "{t:?}");
+        debug_assert!(t.looked_at >= super::entry::FANOUT, "a leaf of the root was passed over");
         t
     }
 }

@@ -51,7 +51,7 @@ pub(in crate::memfs::data) struct Throttle {
 
 impl Throttle {
     pub(in crate::memfs::data) fn new(frames: usize) -> Throttle {
-        Throttle {
+        let throttle = Throttle {
             dirty: CachePadded::new(AtomicI64::new(0)),
             background: (frames / 5) as i64,
             hard: (frames * 2 / 5) as i64,
@@ -60,7 +60,10 @@ impl Throttle {
             waiting: AtomicUsize::new(0),
             gate: Mutex::new(()),
             freed: Condvar::new(),
-        }
+        };
+        debug_assert!(throttle.background < throttle.hard, "writers are slowed before anybody writes back");
+        debug_assert!(throttle.step > 0 && throttle.hard < frames as i64);
+        throttle
     }
 
     /// Sleeps until frames were cleaned, or a short while. A wake that is missed costs one nap.
@@ -70,7 +73,8 @@ impl Throttle {
         let mut gate = self.gate.lock();
         self.freed.wait_for(&mut gate, NAP);
         drop(gate);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let waited = self.waiting.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(waited > 0, "more wakings than naps");
     }
 
     fn write_back(&self, want: usize) -> usize {
@@ -99,6 +103,7 @@ impl FramePool {
 
     /// Counts frames that became dirty (`by` > 0) or clean. May be called with page locks held.
     pub(in crate::memfs::data) fn count_dirty(&self, lane: usize, by: i64) {
+        debug_assert!(by != 0 && by.unsigned_abs() <= self.frames() as u64, "{by} frames changed");
         let t = &self.throttle;
         let lane = self.lane(lane);
         // Relaxed: a count that orders nothing; every frame's own state is under its lock.
@@ -131,6 +136,7 @@ impl FramePool {
         if t.callback.get().is_none() {
             return;
         }
+        debug_assert!(t.hard > 0);
         let end = Instant::now() + SLOWED;
         let want = (t.hard as usize / 8).clamp(1, 256);
         while t.dirty.load(Ordering::Relaxed) > t.hard && Instant::now() < end {
@@ -143,6 +149,7 @@ impl FramePool {
     /// Fills `hand` up to `want` frames, writing back and waiting as needed; all or nothing. The
     /// caller holds no lock.
     pub(in crate::memfs::data) fn take(&self, lane: usize, want: usize, hand: &mut Hand) -> Result<()> {
+        debug_assert!(want <= self.unit() + 1, "{want} frames at once: others would get none");
         let mut end = None;
         loop {
             while hand.len() < want {

@@ -85,6 +85,7 @@ fn reads_go_on_when_all_memory_is_dirty() {
     data.evict_clean(&ctx);
     // No writeback makes progress from here on.
     let wb = data.lock_writeback();
+    let size_lock = data.size_lock.lock();
     for page in 10..74 {
         let frame = world.pool.try_take(0).unwrap();
         let guard = world.pool.desc(frame).lock();
@@ -92,6 +93,7 @@ fn reads_go_on_when_all_memory_is_dirty() {
         data.set_dirty(&ctx, &guard);
         assert!(PageStore::reserve(&world.store, 0, 1));
     }
+    drop(size_lock);
     assert!(world.pool.try_take(0).is_none());
     let mut buf = [0; 8192];
     assert_eq!(data.read(&ctx, 100, &mut buf, &ReadAhead::new()).unwrap(), 8192);
