@@ -1,11 +1,11 @@
 //! Techniques that can be taken out, to see what each is worth (`lanefs-bench ablate`).
 //!
 //! A structure that has a technique keeps a [`Switch`], set when it is made from what `without`
-//! says at that moment. Nothing that is on disk depends on it. Without the feature `ablation` a
-//! switch takes no room, [`Switch::off`] is a constant, and nothing of this is in the program; only
-//! `lanefs-bench` asks for the feature.
+//! lists at that moment. Nothing that is on disk depends on it. Without the feature `ablation` a
+//! switch takes no space, [`Switch::off`] is a constant, and nothing of this is in the program;
+//! only `lanefs-bench` asks for the feature.
 
-/// What can be taken out, and what stands in its place.
+/// A technique that can be taken out, with its replacement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Technique {
     /// The reader pass-through semaphore (Max 4.1). In its place: one count of readers for all, as
@@ -50,32 +50,32 @@ pub fn without<R>(techniques: &[Technique], make: impl FnOnce() -> R) -> R {
     made
 }
 
-/// Whether a structure has a technique off.
+/// The state of a technique in one structure: on or off.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch(#[cfg(feature = "ablation")] bool);
 
 impl Switch {
-    /// For a structure made now.
+    /// Returns the switch for a structure made now.
     #[cfg(feature = "ablation")]
     pub fn of(technique: Technique) -> Switch {
         Switch(OFF.with(|off| off.borrow().contains(&technique)))
     }
 
-    /// For a structure made now: never off, without the feature.
+    /// Returns the switch for a structure made now: never off, without the feature.
     #[cfg(not(feature = "ablation"))]
     #[inline(always)]
     pub const fn of(_: Technique) -> Switch {
         Switch()
     }
 
-    /// Whether the technique is off.
+    /// Returns whether the technique is off.
     #[cfg(feature = "ablation")]
     #[inline(always)]
     pub fn off(self) -> bool {
         self.0
     }
 
-    /// Whether the technique is off: never, without the feature.
+    /// Returns whether the technique is off: never, without the feature.
     #[cfg(not(feature = "ablation"))]
     #[inline(always)]
     pub const fn off(self) -> bool {
@@ -87,19 +87,19 @@ impl Switch {
 #[derive(Debug)]
 pub struct OneLock(#[cfg(feature = "ablation")] Option<parking_lot::RwLock<()>>);
 
-/// What [`OneLock::read`] and [`OneLock::write`] hold.
+/// The guard of [`OneLock::read`] and [`OneLock::write`].
 #[cfg(feature = "ablation")]
 pub struct Held<'a> {
     _read: Option<parking_lot::RwLockReadGuard<'a, ()>>,
     _write: Option<parking_lot::RwLockWriteGuard<'a, ()>>,
 }
 
-/// What [`OneLock::read`] and [`OneLock::write`] hold: nothing, without the feature.
+/// The guard of [`OneLock::read`] and [`OneLock::write`]: nothing, without the feature.
 #[cfg(not(feature = "ablation"))]
 pub struct Held<'a>(std::marker::PhantomData<&'a ()>);
 
 impl OneLock {
-    /// For a structure made now.
+    /// Returns the lock for a structure made now.
     pub fn of(technique: Technique) -> OneLock {
         let _switch = Switch::of(technique);
         OneLock(
@@ -108,7 +108,7 @@ impl OneLock {
         )
     }
 
-    /// Shared, where the technique is off.
+    /// Locks shared, where the technique is off.
     #[inline(always)]
     pub fn read(&self) -> Held<'_> {
         #[cfg(feature = "ablation")]
@@ -117,7 +117,7 @@ impl OneLock {
         Held(std::marker::PhantomData)
     }
 
-    /// Alone, where the technique is off.
+    /// Locks alone, where the technique is off.
     #[inline(always)]
     pub fn write(&self) -> Held<'_> {
         #[cfg(feature = "ablation")]

@@ -2,7 +2,7 @@
 //!
 //! **No correctness rests on the clock** (obligation O12). A timestamp only has to lie above the
 //! `last_ts` of the keys it writes; the clock keeps it near real time. So the kinds below include
-//! two that are wrong on purpose, and the tests of the rooms above run with all of them.
+//! two that are wrong on purpose, and the tests of the crates above run with all of them.
 
 use crate::random::{GOLDEN, mix};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,32 +24,34 @@ enum Kind {
 }
 
 impl Clock {
-    /// The best clock of this machine: its counter where that is invariant, else the system's.
+    /// Returns the best clock of this machine: its counter where that is invariant, else the
+    /// system's.
     pub fn detect() -> Self {
         Self::tsc().unwrap_or(Self::generic())
     }
 
-    /// The processor's counter in its own ticks, if it ticks at one rate in every power state.
+    /// Returns the processor's counter in its own ticks, if it ticks at one rate in every power
+    /// state.
     pub fn tsc() -> Option<Self> {
         counter::is_invariant().then_some(Self(Kind::Tsc))
     }
 
-    /// The system's monotonic clock, in nanoseconds.
+    /// Returns the system's monotonic clock, in nanoseconds.
     pub const fn generic() -> Self {
         Self(Kind::Generic)
     }
 
-    /// The clock that stands still at zero: only the floors order operations.
+    /// Returns the clock that stands still at zero: only the floors order operations.
     pub const fn lamport() -> Self {
         Self(Kind::Lamport)
     }
 
-    /// The clock that jumps about, back as often as forth: reproducible from its seed.
+    /// Returns the clock that jumps about, back as often as forth: reproducible from its seed.
     pub const fn adversarial(seed: u64) -> Self {
         Self(Kind::Adversarial(AtomicU64::new(seed)))
     }
 
-    /// The time, in the clock's own unit.
+    /// Returns the time, in the clock's own unit.
     #[inline]
     pub fn now(&self) -> u64 {
         match &self.0 {
@@ -95,7 +97,7 @@ fn clock_ns(id: libc::clockid_t) -> i64 {
 mod counter {
     use std::arch::x86_64::{__cpuid, __rdtscp, _mm_lfence};
 
-    /// RDTSCP waits for what comes before it, LFENCE holds back what comes after it.
+    /// Reads the counter: RDTSCP waits for all before it, LFENCE holds back all behind it.
     #[inline]
     pub fn read() -> u64 {
         let mut processor = 0;
@@ -120,7 +122,7 @@ mod counter {
 
 #[cfg(target_arch = "aarch64")]
 mod counter {
-    /// The virtual counter, after everything before it.
+    /// Reads the virtual counter, after everything before it.
     #[inline]
     pub fn read() -> u64 {
         let ticks: u64;

@@ -21,12 +21,12 @@
 //! Operations never stall on a seal but for the instant in which it holds their own lane; `take`
 //! should only swap a buffer out.
 //!
-//! **Pending.** The lowest bit of the word says that an operation of the running epoch was logged,
+//! **Pending.** The lowest bit of the word means that an operation of the running epoch was logged,
 //! so that an fsync learns from one load up to which epoch it has to wait for names
 //! ([`Epochs::pending`]).
 //!
-//! 6. The first operation of an epoch sets the bit, by the same atomic step that tells it the
-//!    epoch, with its lane and its keys locked. The others find it set and write nothing.
+//! 6. The first operation of an epoch sets the bit, by the same atomic step that reads the epoch,
+//!    with its lane and its keys locked. The others find it set and write nothing.
 //! 7. A seal begins the next epoch with the bit clear, in the step that ends the old one. Nothing
 //!    else clears it.
 //! 8. **No false "nothing pending"**: an operation of epoch e returned after it had read (e, set).
@@ -45,7 +45,7 @@ pub struct Epochs {
     /// first operation of an epoch.
     current: CachePadded<AtomicU64>,
     sealing: CachePadded<Mutex<()>>,
-    /// What each epoch's bit begins with: 1 where nobody asks for it (9).
+    /// The bit that each epoch begins with: 1 where nobody asks for it (9).
     first: u64,
 }
 
@@ -67,8 +67,8 @@ impl Epochs {
         Self { current: CachePadded::new(word), sealing: CachePadded::new(Mutex::new(())), first }
     }
 
-    /// The epoch of an operation that others may wait for, which counts as pending from here on.
-    /// Called with its lane and its keys locked (5).
+    /// Returns the epoch of an operation that others may wait for, which counts as pending from
+    /// here on. Called with its lane and its keys locked (5).
     #[inline]
     pub fn enter(&self) -> u64 {
         // Acquire: see `current`. AcqRel: the same, and the bit is one of the word's values (8);
@@ -78,8 +78,8 @@ impl Epochs {
         word >> 1
     }
 
-    /// The running epoch. An operation that nobody waits for calls this with its lane and its keys
-    /// locked (9).
+    /// Returns the running epoch. An operation that nobody waits for calls this with its lane and
+    /// its keys locked (9).
     #[inline]
     pub fn current(&self) -> u64 {
         // The invariants need no more than Relaxed: 3 gets its order from the lane's lock, 5 from
@@ -88,7 +88,7 @@ impl Epochs {
         self.current.load(Ordering::Acquire) >> 1
     }
 
-    /// The last epoch that an operation which returned before this call may belong to (8).
+    /// Returns the last epoch that an operation which returned before this call may belong to (8).
     #[inline]
     pub fn pending(&self) -> u64 {
         // Acquire: pairs with `enter` and `seal`; that the value is not older than that of an

@@ -1,4 +1,4 @@
-//! Who sits in which lane.
+//! The lanes that threads sit in.
 //!
 //! A thread takes a lane of a set at its first use and gives it back when it exits. The first to
 //! come to a free lane is its **owner**; when every lane has an owner, further threads
@@ -36,7 +36,7 @@ pub struct Seat {
     pub owner: bool,
 }
 
-/// A set of lanes, as far as who sits where.
+/// A set of lanes, with the threads that sit in them.
 #[derive(Debug)]
 pub struct LaneIds {
     serial: u64,
@@ -95,7 +95,7 @@ impl Drop for Holdings {
 }
 
 impl LaneIds {
-    /// A set of `lanes` lanes, at least 1 and at most [`MAX_LANES`].
+    /// Makes a set of `lanes` lanes, at least 1 and at most [`MAX_LANES`].
     ///
     /// # Panics
     /// If the number is out of range.
@@ -108,20 +108,20 @@ impl LaneIds {
         Arc::new(Self { serial, lanes, table: Mutex::new(vec![Occupancy::default(); lanes]) })
     }
 
-    /// The number of lanes.
+    /// Returns the number of lanes.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.lanes
     }
 
-    /// The calling thread's lane, taken now if this is its first use of the set.
+    /// Returns the calling thread's lane, taken now if this is its first use of the set.
     #[inline]
     pub fn mine(self: &Arc<Self>) -> usize {
         self.seat().lane
     }
 
-    /// The calling thread's lane and whether it owns it.
+    /// Returns the calling thread's lane and whether it owns it.
     #[inline]
     pub fn seat(self: &Arc<Self>) -> Seat {
         let cached = CACHE.try_with(|cache| cache[self.serial as usize % CACHED].get()).unwrap_or(NOTHING);

@@ -44,7 +44,7 @@ unsafe impl<T: Send, S: Send + Sync> Sync for Lanes<T, S> {}
 unsafe impl<T: Send, S: Send> Send for Lanes<T, S> {}
 
 impl<T> Lanes<T> {
-    /// `n` lanes without a shared part; `make` is called with each index.
+    /// Makes `n` lanes without a shared part; `make` is called with each index.
     ///
     /// # Panics
     /// If `n` is 0 or above [`MAX_LANES`](crate::MAX_LANES).
@@ -54,8 +54,8 @@ impl<T> Lanes<T> {
 }
 
 impl<T, S> Lanes<T, S> {
-    /// Lanes with a shared part each, in the given set of seats: structures that share the set
-    /// agree on every thread's lane.
+    /// Makes lanes with a shared part each, in the given set of seats: structures that share the
+    /// set agree on every thread's lane.
     pub fn with_shared(ids: Arc<LaneIds>, mut make: impl FnMut(usize) -> (T, S)) -> Self {
         debug_assert!((1..=crate::MAX_LANES).contains(&ids.len()));
         let lanes = (0..ids.len())
@@ -73,25 +73,25 @@ impl<T, S> Lanes<T, S> {
         Self { ids, lanes }
     }
 
-    /// The set of seats, to build further structures on.
+    /// Returns the set of seats, to build further structures on.
     pub fn ids(&self) -> &Arc<LaneIds> {
         &self.ids
     }
 
-    /// The number of lanes.
+    /// Returns the number of lanes.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.lanes.len()
     }
 
-    /// The calling thread's lane; taken at its first use, given back when the thread exits.
+    /// Returns the calling thread's lane; taken at its first use, given back when the thread exits.
     #[inline]
     pub fn mine(&self) -> usize {
         self.ids.mine()
     }
 
-    /// The calling thread's lane and whether it is the lane's owner.
+    /// Returns the calling thread's lane and whether it is the lane's owner.
     #[inline]
     pub fn seat(&self) -> Seat {
         let seat = self.ids.seat();
@@ -120,7 +120,7 @@ impl<T, S> Lanes<T, S> {
         locked.lock.try_lock().then(|| LaneGuard::of_held(locked))
     }
 
-    /// The shared part of a lane.
+    /// Returns the shared part of a lane.
     ///
     /// # Panics
     /// If there is no such lane.
@@ -129,7 +129,7 @@ impl<T, S> Lanes<T, S> {
         &self.lanes[lane].shared
     }
 
-    /// The locked part of a lane, by exclusive access to all of them.
+    /// Returns the locked part of a lane, by exclusive access to all of them.
     pub fn get_mut(&mut self, lane: usize) -> &mut T {
         let locked = &mut *self.lanes[lane].locked;
         debug_assert!(!locked.lock.is_locked(), "a guard was forgotten");

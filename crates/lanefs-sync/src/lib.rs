@@ -1,9 +1,9 @@
-//! What the rooms above share to stay out of each other's cache lines: lanes, epochs, the reader
-//! pass-through semaphore, sequence words, the strided counter and the clock; and the one generator
-//! of random numbers.
+//! Structures by which the crates above stay out of each other's cache lines: lanes, epochs, the
+//! reader pass-through semaphore, sequence words, the strided counter and the clock; and the one
+//! generator of random numbers.
 //!
-//! Every protocol is told at the head of its file; `docs/CONCURRENCY.md` lists who may write which
-//! field. The same code runs under loom
+//! Every protocol is described at the head of its file; `docs/CONCURRENCY.md` lists who may write
+//! which field. The same code runs under loom
 //! (`RUSTFLAGS="--cfg loom" cargo test -p lanefs-sync --release --test loom`), because atomics,
 //! parking and thread-locals all come through [`primitive`].
 #![deny(missing_docs)]

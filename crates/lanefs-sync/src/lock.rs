@@ -1,4 +1,4 @@
-//! Mutexes, reader-writer locks and condition variables of the rooms above: `parking_lot`'s. With
+//! Mutexes, reader-writer locks and condition variables of the crates above: `parking_lot`'s. With
 //! the feature `schedule` the same locks hand over the turn instead of waiting, see
 //! [`crate::schedule`].
 
@@ -132,24 +132,24 @@ mod scheduled {
     #[derive(Debug, Default)]
     pub struct Condvar {
         /// Counts notifications. Relaxed: the mutex orders what they are about.
-        told: AtomicU32,
+        wakes: AtomicU32,
     }
 
-    /// Whether a wait ended by its time.
+    /// The end of a wait: by its time or before.
     #[derive(Clone, Copy, Debug)]
     pub struct WaitTimeoutResult(bool);
 
     impl WaitTimeoutResult {
-        /// Whether it did.
+        /// Returns whether the wait ended by its time.
         pub fn timed_out(&self) -> bool {
             self.0
         }
     }
 
     impl Condvar {
-        /// One that nobody waits on.
+        /// Makes a condition variable that nobody waits on.
         pub const fn new() -> Condvar {
-            Condvar { told: AtomicU32::new(0) }
+            Condvar { wakes: AtomicU32::new(0) }
         }
 
         /// Gives the mutex back, waits, and takes it again.
@@ -157,17 +157,17 @@ mod scheduled {
             self.wait_for(guard, Duration::MAX);
         }
 
-        /// The same, for a limited time.
+        /// Does the same, for a limited time.
         pub fn wait_for<T: ?Sized>(
             &self,
             guard: &mut MutexGuard<'_, T>,
             limit: Duration,
         ) -> WaitTimeoutResult {
-            let before = self.told.load(Ordering::Relaxed);
+            let before = self.wakes.load(Ordering::Relaxed);
             let since = Instant::now();
             let mut late = false;
             MutexGuard::unlocked(guard, || {
-                while !blocked() && self.told.load(Ordering::Relaxed) == before {
+                while !blocked() && self.wakes.load(Ordering::Relaxed) == before {
                     if since.elapsed() >= limit {
                         late = true;
                         return;
@@ -185,7 +185,7 @@ mod scheduled {
 
         /// Wakes all.
         pub fn notify_all(&self) -> usize {
-            self.told.fetch_add(1, Ordering::Relaxed);
+            self.wakes.fetch_add(1, Ordering::Relaxed);
             1
         }
     }

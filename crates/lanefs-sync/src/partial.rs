@@ -20,12 +20,12 @@
 use crate::primitive::{AtomicU8, AtomicU32, Ordering, fence};
 use crate::schedule::step;
 
-/// The bit of a chain's flags that says that it is complete.
+/// The bit of a chain's flags which means that it is complete.
 pub const COMPLETE: u8 = 1;
 
 const _: () = assert!(COMPLETE.is_power_of_two());
 
-/// What a reader saw before it looked at the chain.
+/// The state that a reader saw before it looked at the chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     seq: u32,
@@ -48,13 +48,14 @@ impl Look {
         Some(Look { seq, complete })
     }
 
-    /// Whether a miss means that there is no such member, provided that the look still holds.
+    /// Returns whether a miss means that there is no such member, provided that the look still
+    /// holds.
     #[inline(always)]
     pub fn is_complete(self) -> bool {
         self.complete
     }
 
-    /// Whether nothing vanished or moved since the look began.
+    /// Returns whether nothing vanished or moved since the look began.
     #[inline(always)]
     pub fn holds(self, seq: &AtomicU32) -> bool {
         step();

@@ -20,9 +20,9 @@ mod imp {
     pub use std::sync::atomic::fence;
     pub use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-    /// ThreadSanitizer knows no fences: here all of them write one word, one after the other. That
-    /// orders more than fences do, so a race that only a fence of another kind would forbid is not
-    /// reported; loom looks for those.
+    /// Stands for the fences, which ThreadSanitizer does not know: here all of them write one word,
+    /// one after the other. That orders more than fences do, so a race that only a fence of another
+    /// kind would forbid is not reported; loom looks for those.
     #[cfg(lanefs_tsan)]
     pub fn fence(_order: Ordering) {
         // Written by everybody. SeqCst, each the partner of all others: that is what it is for.
@@ -38,18 +38,18 @@ mod imp {
     pub struct MutPtr<T>(*mut T);
 
     impl<T> WatchedCell<T> {
-        /// A cell that holds `value`.
+        /// Makes a cell that holds `value`.
         pub const fn new(value: T) -> Self {
             Self(std::cell::UnsafeCell::new(value))
         }
 
-        /// A pointer for exclusive use; the caller's lock makes it exclusive.
+        /// Returns a pointer for exclusive use; the caller's lock makes it exclusive.
         #[inline]
         pub fn get_mut_ptr(&self) -> MutPtr<T> {
             MutPtr(self.0.get())
         }
 
-        /// The content, by exclusive access to the cell.
+        /// Returns the content, by exclusive access to the cell.
         #[inline]
         pub fn get_mut(&mut self) -> &mut T {
             self.0.get_mut()
@@ -57,7 +57,7 @@ mod imp {
     }
 
     impl<T> MutPtr<T> {
-        /// The content.
+        /// Returns the content.
         ///
         /// # Safety
         /// Nobody else may use the cell while the reference lives.
@@ -77,7 +77,7 @@ mod imp {
     pub struct FutexWord(AtomicU32);
 
     impl FutexWord {
-        /// A word with this value.
+        /// Makes a word with this value.
         pub const fn new(value: u32) -> Self {
             Self(AtomicU32::new(value))
         }
@@ -143,7 +143,7 @@ mod imp {
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
     }
 
-    /// Whether the process may use membarrier; asks and registers once.
+    /// Returns whether the process may use membarrier; asks and registers once.
     pub fn has_membarrier() -> bool {
         static REGISTERED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
         *REGISTERED.get_or_init(|| {
@@ -159,7 +159,7 @@ mod imp {
         })
     }
 
-    /// The frequent side of a fence pair. `asymmetric` must be the same on both sides.
+    /// Passes the frequent side of a fence pair. `asymmetric` must be the same on both sides.
     #[inline]
     pub fn light_fence(asymmetric: bool) {
         crate::schedule::step();
@@ -170,7 +170,7 @@ mod imp {
         }
     }
 
-    /// The rare side of a fence pair.
+    /// Passes the rare side of a fence pair.
     ///
     /// # Panics
     /// If `asymmetric` was chosen without [`has_membarrier`], or the kernel takes membarrier back
@@ -200,7 +200,7 @@ mod imp {
     pub struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
-        /// A mutex around `value`.
+        /// Makes a mutex around `value`.
         pub fn new(value: T) -> Self {
             Self(loom::sync::Mutex::new(value))
         }
@@ -218,17 +218,17 @@ mod imp {
     pub struct MutPtr<T>(loom::cell::MutPtr<T>);
 
     impl<T> WatchedCell<T> {
-        /// A cell that holds `value`.
+        /// Makes a cell that holds `value`.
         pub fn new(value: T) -> Self {
             Self(loom::cell::UnsafeCell::new(value))
         }
 
-        /// A pointer for exclusive use; the caller's lock makes it exclusive.
+        /// Returns a pointer for exclusive use; the caller's lock makes it exclusive.
         pub fn get_mut_ptr(&self) -> MutPtr<T> {
             MutPtr(self.0.get_mut())
         }
 
-        /// The content, by exclusive access to the cell.
+        /// Returns the content, by exclusive access to the cell.
         pub fn get_mut(&mut self) -> &mut T {
             // SAFETY: `&mut self` proves that nobody else uses the cell, and the result keeps it
             // borrowed.
@@ -237,7 +237,7 @@ mod imp {
     }
 
     impl<T> MutPtr<T> {
-        /// The content.
+        /// Returns the content.
         ///
         /// # Safety
         /// Nobody else may use the cell while the reference lives.
@@ -261,7 +261,7 @@ mod imp {
     }
 
     impl FutexWord {
-        /// A word with this value.
+        /// Makes a word with this value.
         pub fn new(value: u32) -> Self {
             Self {
                 word: AtomicU32::new(value),
@@ -300,17 +300,17 @@ mod imp {
         }
     }
 
-    /// Loom knows no membarrier: the symmetric form is what it checks.
+    /// Returns false: loom knows no membarrier, and checks the symmetric form.
     pub fn has_membarrier() -> bool {
         false
     }
 
-    /// The frequent side of a fence pair.
+    /// Passes the frequent side of a fence pair.
     pub fn light_fence(_asymmetric: bool) {
         fence(Ordering::SeqCst);
     }
 
-    /// The rare side of a fence pair.
+    /// Passes the rare side of a fence pair.
     pub fn heavy_fence(_asymmetric: bool) {
         fence(Ordering::SeqCst);
     }
@@ -329,15 +329,16 @@ macro_rules! per_thread {
 }
 pub(crate) use per_thread;
 
-/// How often a waiter looks again before it sleeps. A wake across cores costs tens of microseconds,
-/// a look a few nanoseconds; the sections waited for here are far shorter than a wake.
+/// The number of looks that a waiter takes before it sleeps. A wake across cores costs tens of
+/// microseconds, a look a few nanoseconds; the sections waited for here are far shorter than a
+/// wake.
 #[cfg(not(loom))]
 pub const SPINS: u32 = if cfg!(feature = "schedule") { 0 } else { 200 };
 /// Loom explores the interleavings itself, spinning only repeats them.
 #[cfg(loom)]
 pub const SPINS: u32 = 0;
 
-/// A number that no other live thread has, never zero.
+/// Returns a number that no other live thread has, never zero.
 pub fn thread_token() -> usize {
     #[cfg(not(loom))]
     {

@@ -100,8 +100,8 @@ mod machine {
         }
     }
 
-    /// For `len >= 16`: 64 bytes at a time, then 16 at a time, then the last 16, which may overlap
-    /// those before.
+    /// Copies at least 16 bytes: 64 bytes at a time, then 16 at a time, then the last 16, which may
+    /// overlap those before.
     #[inline]
     pub unsafe fn vector_copy(src: *const u8, dst: *mut u8, len: usize) {
         debug_assert!(len >= 16, "the last 16 bytes would begin before the range");
@@ -185,8 +185,8 @@ mod machine {
 mod portable {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-    /// Relaxed everywhere: only the absence of undefined behaviour is asked for, `seqlock` has the
-    /// fences.
+    /// Copies with relaxed atomics everywhere: only the absence of undefined behaviour is asked
+    /// for, `seqlock` has the fences.
     pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
         let mut done = 0;
         while done < len {

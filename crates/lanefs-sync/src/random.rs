@@ -1,7 +1,7 @@
 //! Numbers that look random: the same for the same seed, everywhere and for ever, so that a seed
 //! that a test names stays a test. Not for secrets.
 
-/// 2^64 over the golden ratio: what SplitMix64 counts by.
+/// 2^64 over the golden ratio: the step of SplitMix64's counter.
 pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Spreads numbers that lie close together over 64 bits, of which the upper ones are the best.
@@ -23,34 +23,34 @@ pub const fn mix(mut n: u64) -> u64 {
 pub struct Rng(u64);
 
 impl Rng {
-    /// The generator for a seed.
+    /// Makes the generator for a seed.
     pub const fn new(seed: u64) -> Rng {
         Rng((seed ^ GOLDEN).wrapping_add(GOLDEN))
     }
 
-    /// The generator whose counter stands here.
+    /// Makes the generator whose counter stands here.
     pub const fn at(counter: u64) -> Rng {
         Rng(counter)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
     }
 
-    /// A number below `n`; 0 if `n` is 0.
+    /// Returns a number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.bits() % n.max(1)
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` times.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of a list.
+    /// Returns one of a list.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         debug_assert!(!of.is_empty(), "there is nothing to pick");
         &of[self.below(of.len() as u64) as usize]

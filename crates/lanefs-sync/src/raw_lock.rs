@@ -32,13 +32,13 @@ impl Default for RawLock {
 }
 
 impl RawLock {
-    /// A free lock.
+    /// Makes a free lock.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { word: FutexWord::new(FREE) }
     }
 
-    /// A free lock.
+    /// Makes a free lock.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self { word: FutexWord::new(FREE) }

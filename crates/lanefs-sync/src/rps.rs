@@ -25,8 +25,8 @@
 //! 3. **Nested reads.** A thread that is inside may read again even while a writer waits: it only
 //!    counts one up, and does not look at `writer`. An owner knows it is inside by its own `solo`;
 //!    a guest by a thread-local list.
-//! 4. **Self-deadlock is told.** A thread that writes while it reads, or reads or writes while it
-//!    writes, could only wait for itself: that panics.
+//! 4. **Self-deadlock panics.** A thread that writes while it reads, or reads or writes while it
+//!    writes, could only wait for itself: it panics instead.
 //! 5. A writer that waits holds up new readers, so readers cannot starve it. Nothing here is fair
 //!    among writers.
 //!
@@ -69,7 +69,7 @@ struct Slot {
     many: AtomicU32,
 }
 
-/// What only writers, and readers that meet one, touch.
+/// The part that only writers, and readers that meet one, touch.
 struct Writers {
     /// Departures that a writer was woken for. Written by readers on their way out, with Release:
     /// the partner of the Acquire load in `write`.
@@ -86,12 +86,12 @@ per_thread! {
 }
 
 impl Rps {
-    /// A semaphore over this set of seats.
+    /// Makes a semaphore over this set of seats.
     pub fn new(ids: Arc<LaneIds>) -> Self {
         Self::build(ids, has_membarrier())
     }
 
-    /// A semaphore that does not use membarrier: its readers pay a full fence.
+    /// Makes a semaphore that does not use membarrier: its readers pay a full fence.
     pub fn without_membarrier(ids: Arc<LaneIds>) -> Self {
         Self::build(ids, false)
     }
@@ -116,7 +116,7 @@ impl Rps {
         }
     }
 
-    /// Where the calling thread counts itself in.
+    /// Returns the seat at which the calling thread counts itself in.
     #[inline]
     fn seat(&self) -> Seat {
         if self.one_count.off() { Seat { lane: 0, owner: false } } else { self.ids.seat() }
@@ -181,7 +181,7 @@ impl Rps {
                 return;
             }
             count_out();
-            self.tell_writer();
+            self.wake_writer();
             self.wait_for_writer();
         }
     }
@@ -203,7 +203,7 @@ impl Rps {
         }
     }
 
-    /// Whether any lane counts a reader in.
+    /// Returns whether any lane counts a reader in.
     fn occupied(&self) -> bool {
         // Acquire: pairs with the Release on the readers' way out.
         self.slots
@@ -211,9 +211,9 @@ impl Rps {
             .any(|slot| slot.solo.load(Ordering::Acquire) != 0 || slot.many.load(Ordering::Acquire) != 0)
     }
 
-    /// On the way out, with a writer waiting: the last one wakes it (2).
+    /// Wakes a waiting writer, if this reader is the last one on its way out (2).
     #[cold]
-    fn tell_writer(&self) {
+    fn wake_writer(&self) {
         // SeqCst: of several readers on their way out the last must see the others gone.
         fence(Ordering::SeqCst);
         if !self.occupied() {
@@ -223,7 +223,7 @@ impl Rps {
         }
     }
 
-    /// Whether the calling thread is inside as a reader.
+    /// Returns whether the calling thread is inside as a reader.
     pub fn is_reading(&self) -> bool {
         let seat = self.seat();
         if seat.owner {
@@ -323,7 +323,7 @@ impl Drop for RpsReadGuard<'_> {
             light_fence(self.rps.asymmetric);
             // Relaxed: the fence pair orders it (2).
             if self.rps.writer.load(Ordering::Relaxed) != 0 {
-                self.rps.tell_writer();
+                self.rps.wake_writer();
             }
         }
     }
@@ -339,8 +339,11 @@ pub struct RpsWriteGuard<'a> {
 impl Drop for RpsWriteGuard<'_> {
     fn drop(&mut self) {
         // Relaxed, both: this thread's own stores.
-        let inside = self.rps.writers.thread.load(Ordering::Relaxed);
-        debug_assert_eq!(inside, thread_token() as u64, "another thread is the writer");
+        debug_assert_eq!(
+            self.rps.writers.thread.load(Ordering::Relaxed),
+            thread_token() as u64,
+            "another thread is the writer"
+        );
         debug_assert_eq!(self.rps.writer.load(Ordering::Relaxed), 1, "readers were let in meanwhile");
         self.rps.writers.thread.store(0, Ordering::Relaxed);
         // Release: pairs with the Acquire in `enter`.
@@ -426,7 +429,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "may not write where it reads")]
-    fn writing_while_reading_is_told() {
+    fn writing_while_reading_panics() {
         let rps = Rps::new(LaneIds::new(1));
         let _read = rps.read();
         let _write = rps.write();
@@ -434,7 +437,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "may not read where it writes")]
-    fn reading_while_writing_is_told() {
+    fn reading_while_writing_panics() {
         let rps = Rps::new(LaneIds::new(1));
         let _write = rps.write();
         let _read = rps.read();

@@ -1,4 +1,4 @@
-//! Where threads meet, they say so, and a scheduler may decide who goes on.
+//! Points at which threads meet, and a scheduler may decide which of them goes on.
 //!
 //! Before a thread acts on a lock, a sequence word or a fence pair it calls [`step`]; where it
 //! would wait for another thread it calls [`blocked`], and looks again if that answers true.
@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-/// What a scheduler does for a thread.
+/// The actions of a scheduler for a thread.
 #[cfg(feature = "schedule")]
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
@@ -36,7 +36,7 @@ fn hooks() -> Option<Hooks> {
     HOOKS.try_with(std::cell::Cell::get).ok().flatten()
 }
 
-/// About to act on something that other threads act on.
+/// Announces that the thread is about to act on something that other threads act on.
 #[inline]
 pub fn step() {
     #[cfg(feature = "schedule")]
@@ -45,8 +45,8 @@ pub fn step() {
     }
 }
 
-/// Cannot go on before another thread did something: true if others were let run, and it is time to
-/// look again; false if the caller has to wait by itself.
+/// Announces that the thread cannot go on before another did something. Returns true if others were
+/// let run, and it is time to look again; false if the caller has to wait by itself.
 #[inline]
 pub fn blocked() -> bool {
     #[cfg(feature = "schedule")]
@@ -57,7 +57,7 @@ pub fn blocked() -> bool {
     false
 }
 
-/// Whether a scheduler has the calling thread in hand.
+/// Returns whether a scheduler has the calling thread in hand.
 #[inline]
 pub fn directed() -> bool {
     #[cfg(feature = "schedule")]
@@ -66,7 +66,7 @@ pub fn directed() -> bool {
     false
 }
 
-/// `std::hint::spin_loop`, or the turn is handed over.
+/// Does as `std::hint::spin_loop`, or hands over the turn.
 #[inline]
 pub fn spin_loop() {
     if !blocked() {
@@ -74,7 +74,7 @@ pub fn spin_loop() {
     }
 }
 
-/// `std::thread::yield_now`, or the turn is handed over.
+/// Does as `std::thread::yield_now`, or hands over the turn.
 #[inline]
 pub fn yield_now() {
     if !blocked() {
@@ -82,7 +82,7 @@ pub fn yield_now() {
     }
 }
 
-/// `std::thread::sleep`, or the turn is handed over.
+/// Does as `std::thread::sleep`, or hands over the turn.
 #[inline]
 pub fn sleep(time: Duration) {
     if !blocked() {

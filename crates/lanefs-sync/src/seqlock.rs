@@ -1,7 +1,7 @@
 //! The sequence word of a page descriptor: readers copy without a lock and check afterwards,
 //! writers lock.
 //!
-//! Bit 0 is the lock, bit 1 says that somebody may sleep, the rest is the sequence.
+//! Bit 0 is the lock, bit 1 means that somebody may sleep, the rest is the sequence.
 //!
 //! 1. Bit 1 is set only together with bit 0: a free word is a pure sequence number (a multiple of
 //!    4).
@@ -41,19 +41,19 @@ impl Default for SeqWord {
 }
 
 impl SeqWord {
-    /// A free word.
+    /// Makes a free word.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { word: FutexWord::new(0) }
     }
 
-    /// A free word.
+    /// Makes a free word.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self { word: FutexWord::new(0) }
     }
 
-    /// The sequence to check against after a copy; `None` while a writer holds the lock.
+    /// Returns the sequence to check against after a copy; `None` while a writer holds the lock.
     #[inline]
     pub fn begin_read(&self) -> Option<u32> {
         // Acquire: pairs with the Release in `release`, so the copy sees at least what the writers
@@ -70,7 +70,7 @@ impl SeqWord {
         self.word.load(Ordering::Relaxed) & LOCKED != 0
     }
 
-    /// Whether nothing was written since `begin_read` returned `seq`.
+    /// Returns whether nothing was written since `begin_read` returned `seq`.
     #[inline]
     pub fn validate(&self, seq: u32) -> bool {
         debug_assert_eq!(seq % STEP, 0, "not a sequence that begin_read returned");
@@ -182,7 +182,7 @@ pub struct SeqGuard<'a> {
 }
 
 impl SeqGuard<'_> {
-    /// Says that nothing was written, so readers under way need not repeat.
+    /// Ends a section that wrote nothing, so readers under way need not repeat.
     pub fn unchanged(mut self) {
         self.unchanged = true;
     }

@@ -1,6 +1,6 @@
 //! The strided counter (ScaleXFS, section 4.4): free space, counted without a shared write.
 //!
-//! What is free is a number of tokens. Some lie in the **pool**, the others in **stashes**, one a
+//! Free space is a number of tokens. Some lie in the **pool**, the others in **stashes**, one a
 //! lane on its own line. A lane takes from and gives to its own stash; it fetches a stride at a
 //! time from the pool, and brings back what is more than two strides.
 //!
@@ -16,7 +16,7 @@
 //! 3. A stash is **closed** by swapping in a mark, under the mutex, its tokens going to the pool.
 //!    All that needs a closed stash goes to the pool instead, waiting for the mutex. Only the
 //!    mutex's holder opens a stash.
-//! 4. When all stashes are closed, the pool is the true total, at one instant. `try_sub` says no
+//! 4. When all stashes are closed, the pool is the true total, at one instant. `try_sub` refuses
 //!    only then: **it fails only when the true total is below what was asked**. Merely emptying the
 //!    stashes one by one would not do: tokens given back to a lane already passed, and as many
 //!    taken from one still to come, would make a total look small that never was.
@@ -56,9 +56,9 @@ struct Pool {
 }
 
 impl StridedCounter {
-    /// A counter with `total` tokens for `lanes` lanes, which fetch at most `max_stride` at a time.
+    /// Makes a counter with `total` tokens for `lanes` lanes, which fetch at most `max_stride` at a
+    /// time.
     pub fn new(total: i64, lanes: usize, max_stride: i64) -> Self {
-        debug_assert!(lanes <= crate::MAX_LANES);
         debug_assert!(total.unsigned_abs() <= 1 << 62, "no count of blocks");
         let counter = Self {
             stashes: (0..lanes.max(1)).map(|_| CachePadded::new(AtomicI64::new(CLOSED))).collect(),
@@ -111,7 +111,7 @@ impl StridedCounter {
             pool.open = false;
             for stash in &self.stashes {
                 let had = stash.swap(CLOSED, Ordering::Relaxed);
-                debug_assert!(had >= 0, "a stash was closed without the mutex, or owes tokens: {had}");
+                debug_assert!(had >= 0, "a stash was closed without the mutex, or is negative: {had}");
                 pool.tokens += had;
             }
         }
@@ -213,13 +213,14 @@ impl StridedCounter {
         }
     }
 
-    /// The pool as it was lately: a lower bound of what was free, read without a lock.
+    /// Returns the pool as it was lately: a lower bound of what was free, read without a lock.
     #[inline]
     pub fn estimate(&self) -> i64 {
         self.approx.load(Ordering::Relaxed)
     }
 
-    /// The true total at an instant within the call. Empties all stashes, so not for a hot path.
+    /// Returns the true total at an instant within the call. Empties all stashes, so not for a hot
+    /// path.
     pub fn exact(&self) -> i64 {
         let mut pool = self.pool.lock();
         self.gather(&mut pool);
@@ -229,8 +230,8 @@ impl StridedCounter {
     }
 }
 
-/// Token counts come from block counts, far below 2^62; one that is not is asked for in vain rather
-/// than wrapped.
+/// Converts a count. Token counts come from block counts, far below 2^62; one that is not is asked
+/// for in vain rather than wrapped.
 #[inline]
 fn as_signed(n: u64) -> i64 {
     let n = i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2);

@@ -1,9 +1,9 @@
-//! A thread that is about to wait for a device says so to whoever lent it.
+//! A thread that is about to wait for a device reports it to whoever lent it.
 //!
 //! A front end serves requests with few threads, so that requests answered from memory wake few;
 //! when one of these threads has to wait, another must stand in. Nobody above a device can know
 //! beforehand which call will wait. So the places that wait call [`about_to_wait`], and the
-//! thread's owner is told through a hook of the thread. Without a hook it costs the load of a
+//! thread's owner learns of it through a hook of the thread. Without a hook it costs the load of a
 //! thread-local.
 
 use std::cell::Cell;
@@ -18,10 +18,10 @@ pub fn on_wait(hook: Option<fn()>) {
     HOOK.with(|h| h.set(hook));
 }
 
-/// To be called before waiting for a device, a flush or room in memory.
+/// Reports that the thread is about to wait for a device, a flush or free memory.
 #[inline]
 pub fn about_to_wait() {
-    // A thread that is being torn down has nobody left to tell.
+    // A thread that is being torn down has no owner any more.
     if let Ok(Some(hook)) = HOOK.try_with(Cell::get) {
         hook();
     }
