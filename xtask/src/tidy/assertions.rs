@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 /// The crates that keep people's files, and how many assertions each has for a hundred functions at
 /// least. May only rise.
 const FLOORS: &[(&str, usize)] = &[
-    ("crates/lanefs-sync/", 4),
-    ("crates/lanefs-format/", 15),
-    ("crates/lanefs-store/", 4),
-    ("crates/lanefs/", 2),
-    ("crates/lanefs-fuse/", 1),
+    ("crates/lanefs-sync/", 40),
+    ("crates/lanefs-format/", 90),
+    ("crates/lanefs-store/", 55),
+    ("crates/lanefs/", 65),
+    ("crates/lanefs-fuse/", 65),
 ];
 
 /// How the assertions begin.
@@ -97,7 +97,7 @@ mod tests {
         let mut findings = Vec::new();
         a.check(&mut findings);
         assert_eq!(findings.len(), 1, "{findings:?}");
-        a.add("crates/lanefs-format/src/a.rs", &source::lines("fn h() { debug_assert!(x) }\n"));
+        a.add("crates/lanefs-format/src/a.rs", &source::lines("fn h() { assert!(x); assert_eq!(y, z); debug_assert!(w) }\n"));
         findings.clear();
         a.check(&mut findings);
         assert!(findings.is_empty(), "{findings:?}");
