@@ -19,7 +19,8 @@ enum Kind {
     Tsc,
     Generic,
     Lamport,
-    /// The state of its generator. Written by every call, Relaxed: only the values' variety matters.
+    /// The state of its generator. Written by every call, Relaxed: only the values' variety
+    /// matters.
     Adversarial(AtomicU64),
 }
 

@@ -29,8 +29,8 @@ const _: () = assert!(LOCKED | SLEEPERS == STEP - 1, "the sequence begins above 
 #[derive(Debug)]
 pub struct SeqWord {
     /// Written by who locks and unlocks. Acquire in `take` and `begin_read`, partner: the Release
-    /// swap in `release`. The other loads are Relaxed: they are repeated by a compare-exchange, come
-    /// behind a fence, or are the holder's own.
+    /// swap in `release`. The other loads are Relaxed: they are repeated by a compare-exchange,
+    /// come behind a fence, or are the holder's own.
     word: FutexWord,
 }
 

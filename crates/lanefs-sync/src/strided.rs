@@ -45,8 +45,8 @@ pub struct StridedCounter {
     stashes: Box<[CachePadded<AtomicI64>]>,
     max_stride: i64,
     pool: CachePadded<Mutex<Pool>>,
-    /// The pool's tokens, for who only wants to look; written with the mutex held. Relaxed: one word,
-    /// which orders nothing.
+    /// The pool's tokens, for who only wants to look; written with the mutex held. Relaxed: one
+    /// word, which orders nothing.
     approx: CachePadded<AtomicI64>,
 }
 

@@ -62,10 +62,10 @@ impl PageStore for Pages {
         }
         self.0.preallocate(lane, ino, pages, attrs).map(Some)
     }
-    fn has_room(&self, ino: Ino, page: u64) -> StoreResult<bool> {
+    fn has_space(&self, ino: Ino, page: u64) -> StoreResult<bool> {
         self.0.has_room(ino, page)
     }
-    fn room_in(&self, ino: Ino, pages: Range<u64>) -> StoreResult<u64> {
+    fn space_in(&self, ino: Ino, pages: Range<u64>) -> StoreResult<u64> {
         check_pages(ino, &pages);
         self.0.room_in(ino, pages)
     }

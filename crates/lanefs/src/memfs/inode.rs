@@ -30,7 +30,8 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
 };
 
-/// Where the inode's flags lie in [`Inode::life`]: whoever would change an inode looks there.
+/// The bit at which the inode's flags begin in [`Inode::life`]: whoever would change an inode looks
+/// there.
 const FLAGS_AT: u32 = 13;
 /// Nothing of it may be changed.
 pub(crate) const IMMUTABLE: u32 = inode_flags::IMMUTABLE << FLAGS_AT;
@@ -39,8 +40,8 @@ pub(crate) const APPEND: u32 = inode_flags::APPEND << FLAGS_AT;
 /// The time of the last access stays.
 pub(crate) const NOATIME: u32 = inode_flags::NOATIME << FLAGS_AT;
 
-/// What an inode holds beside attributes. The tag, and behind it what readers of the content look
-/// at.
+/// The content of an inode, beside its attributes. The tag, and behind it what readers of the
+/// content look at.
 #[repr(C, u8)]
 pub(crate) enum Body {
     /// A regular file's content.
@@ -90,15 +91,15 @@ pub(crate) struct Inode {
     pub(super) gid: AtomicU32,
     pub attr_lock: SeqWord,
     /// In an ordered volume: the epoch in which mode, owner or an ACL changed last, and the
-    /// timestamp of that. Written under `attr_lock`: the epoch by a Release store, the partner of the
-    /// Acquire load in `ops::rights::rights_pending`; the timestamp is read under that lock only, so
-    /// Relaxed.
+    /// timestamp of that. Written under `attr_lock`: the epoch by a Release store, the partner of
+    /// the Acquire load in `ops::rights::rights_pending`; the timestamp is read under that lock
+    /// only, so Relaxed.
     pub rights_epoch: AtomicU64,
     pub(super) rights_ts: AtomicU64,
     /// Renames of this file over others whose content is not durable yet, and writers that wait for
     /// its rights to be committed: who would change its rights waits for both. Changes under
-    /// `attr_lock` (Relaxed), or goes down: by a Release subtraction, the partner of the Acquire load
-    /// of who waits for that without the lock.
+    /// `attr_lock` (Relaxed), or goes down: by a Release subtraction, the partner of the Acquire
+    /// load of who waits for that without the lock.
     pub owed: AtomicU32,
     pub held: AtomicU32,
     times: Line,
@@ -110,8 +111,8 @@ pub(crate) struct Inode {
     /// Times: Relaxed, as `atime`. Stored by the home lane, or raised by who gives a slot back.
     mtime: AtomicI64,
     ctime: AtomicI64,
-    /// Directories only: when the mtime was last set explicitly. What the index's stripes say of a
-    /// time up to then does not count. Only raised. Relaxed, as the times.
+    /// Directories only: when the mtime was last set explicitly. A time of the index's stripes up
+    /// to then does not count. Only raised. Relaxed, as the times.
     mtime_set: AtomicI64,
     /// Lanes (modulo 64) that may hold pending groups naming this inode. Bits are only added, by
     /// [`Inode::named_by`], SeqCst, before `epoch` is raised: the partner are the SeqCst loads of a
@@ -159,13 +160,13 @@ const _: () = assert!(std::mem::offset_of!(Inode, flags) > 320);
 /// Lanes fit in `home`.
 const _: () = assert!(lanefs_sync::MAX_LANES <= 256);
 
-/// Whether a mode says setuid or setgid.
+/// Returns whether a mode has setuid or setgid.
 pub(super) fn is_privileged(mode: u32) -> bool {
     mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
 impl Inode {
-    /// An inode whose home is `lane`, of the volume to which `stamps` belong.
+    /// Makes an inode whose home is `lane`, of the volume to which `stamps` belong.
     pub fn new(
         ino: Ino,
         kind: FileKind,
@@ -230,7 +231,7 @@ impl Inode {
         unsafe { self.stamps.as_ref() }
     }
 
-    /// Whether a lane's changes go to its slot, not into the inode.
+    /// Returns whether a lane's changes go to its slot, not into the inode.
     pub fn is_striped(&self, lane: usize, content: bool) -> bool {
         debug_assert!(lane < lanefs_sync::MAX_LANES);
         usize::from(self.home) != lane && !(content && self.has(FUTURE))
@@ -246,7 +247,7 @@ impl Inode {
         self.gid.load(Relaxed)
     }
 
-    /// The file's content; `None` for other kinds.
+    /// Returns the file's content; `None` for other kinds.
     pub fn data(&self) -> Option<&FileData> {
         match &self.body {
             // The kind first, as below.
@@ -256,7 +257,7 @@ impl Inode {
         }
     }
 
-    /// The directory's names; `None` for other kinds.
+    /// Returns the directory's names; `None` for other kinds.
     pub fn dir(&self) -> Option<&Dir> {
         match &self.body {
             // The kind first: a file's body lies on a line that extending it writes.
@@ -266,7 +267,7 @@ impl Inode {
         }
     }
 
-    /// Links as `stat` tells them.
+    /// Returns the number of links, as `stat` reports it.
     pub fn links(&self) -> u32 {
         let n = self.nlink.load(Relaxed);
         match &self.body {
@@ -275,7 +276,7 @@ impl Inode {
         }
     }
 
-    /// Bytes, as `stat` tells them.
+    /// Returns the size in bytes, as `stat` reports it.
     pub fn size(&self) -> u64 {
         match &self.body {
             Body::File(d) => d.size(),
@@ -285,7 +286,7 @@ impl Inode {
         }
     }
 
-    /// mtime and ctime, of all lanes.
+    /// Returns mtime and ctime, of all lanes.
     fn times(&self) -> (i64, i64) {
         // First the slots: what is given back was stored into the inode before.
         let (mtime, ctime) = self.stamps().times(self.ino);
@@ -303,7 +304,7 @@ impl Inode {
         self.ctime.load(Relaxed).max(self.dir().map_or(NO_TIME, Dir::mtime))
     }
 
-    /// What `stat` tells.
+    /// Returns the attributes, as `stat` reports them.
     pub fn stat(&self) -> Stat {
         let (mtime, ctime) = self.times();
         Stat {
@@ -324,13 +325,13 @@ impl Inode {
         }
     }
 
-    /// Whether the inode has one of these flags, [`IMMUTABLE`], [`APPEND`] and [`NOATIME`].
+    /// Returns whether the inode has one of these flags, [`IMMUTABLE`], [`APPEND`] and [`NOATIME`].
     #[inline]
     pub fn has_flag(&self, flags: u32) -> bool {
         self.life.load(Relaxed) & flags != 0
     }
 
-    /// Flags of the inode, of [`inode_flags`].
+    /// Returns the flags of the inode, of [`inode_flags`].
     pub fn inode_flags(&self) -> u32 {
         (self.life.load(Relaxed) & FLAGS) >> FLAGS_AT
     }
@@ -344,7 +345,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Mode, owner and flags of one instant.
+    /// Returns mode, owner and flags of one instant.
     fn owner_mode(&self) -> (u32, u32, u32, u32) {
         loop {
             if let Some(seq) = self.attr_lock.begin_read() {
@@ -359,7 +360,7 @@ impl Inode {
         }
     }
 
-    /// The attributes as they are captured for the store.
+    /// Returns the attributes as they are captured for the store.
     pub fn attrs(&self) -> Attrs {
         let ((mode, uid, gid, flags), (mtime, ctime)) = (self.owner_mode(), self.times());
         Attrs {
@@ -416,8 +417,8 @@ impl Inode {
         }
     }
 
-    /// Whether a change at `ctime`, with these marks, is noted already in the slot of `lane`.
-    /// Writes nothing.
+    /// Returns whether a change at `ctime`, with these marks, is noted already in the slot of
+    /// `lane`. Writes nothing.
     pub fn is_stamped(&self, lane: usize, mtime: Option<i64>, ctime: i64, marks: u32) -> bool {
         self.is_striped(lane, mtime.is_some()) && self.stamps().knows(lane, self.ino, mtime, ctime, marks)
     }
@@ -432,7 +433,8 @@ impl Inode {
         }
     }
 
-    /// Where pages of this file that became dirty are noted, and whether `lane` does so.
+    /// Returns the stamps in which pages of this file that became dirty are noted, and whether
+    /// `lane` does so.
     pub fn page_stamps(&self, lane: usize) -> (&Stamps, bool) {
         debug_assert!(self.kind == FileKind::File && lane < lanefs_sync::MAX_LANES);
         (self.stamps(), usize::from(self.home) != lane)
@@ -447,7 +449,8 @@ impl Inode {
         dir.note_change(cookie, time, subdirs);
     }
 
-    /// Whether relatime wants the access time moved: it is not after the last change, or a day old.
+    /// Returns whether relatime wants the access time moved: it is not after the last change, or a
+    /// day old.
     pub fn wants_atime(&self, now: i64) -> bool {
         let a = self.atime.load(Relaxed);
         a < now && {
@@ -456,7 +459,7 @@ impl Inode {
         }
     }
 
-    /// Whether any of these marks is set, wherever it lies.
+    /// Returns whether any of these marks is set, wherever it lies.
     pub fn has(&self, flag: u32) -> bool {
         debug_assert_ne!(flag, 0, "no mark is asked for");
         flag & LIFE != 0 && self.life.load(Relaxed) & flag != 0
@@ -464,8 +467,8 @@ impl Inode {
             || flag & STRIPED != 0 && self.stamps().marks(self.ino) & flag != 0
     }
 
-    /// Whether one of these marks for a sync is set. `data_only`: as far as fdatasync asks, so
-    /// without the slots of attributes.
+    /// Returns whether one of these marks for a sync is set. `data_only`: as far as fdatasync asks,
+    /// so without the slots of attributes.
     pub fn wants(&self, marks: u32, data_only: bool) -> bool {
         if !data_only {
             return self.has(marks);
@@ -473,7 +476,7 @@ impl Inode {
         self.flags.load(Relaxed) & marks != 0 || self.stamps().content_marks(self.ino) & marks != 0
     }
 
-    /// Whether a page may be dirty; as [`FileData::has_dirty`].
+    /// Returns whether a page may be dirty; as [`FileData::has_dirty`].
     pub fn has_dirty(&self) -> bool {
         self.data().is_some_and(|d| d.has_dirty() || self.stamps().has_pages(self.ino))
     }
@@ -486,7 +489,7 @@ impl Inode {
         debug_assert_eq!(marks & LIFE, 0, "marks of two words");
         // The fence behind pairs with the one in `set_times`; those of the slots with theirs.
         let marks = if data_only { marks & !(DIRTY | XATTR_DIRTY) } else { marks };
-        // What stays set is not told: who captures would take it for taken.
+        // What stays set is not returned: who captures would take it for taken.
         let was = self.clear(marks) & marks;
         fence(SeqCst);
         let (striped, pages) =
@@ -515,13 +518,13 @@ impl Inode {
         });
     }
 
-    /// Forgets what the slots say: the inode is gone.
+    /// Forgets what is in the slots: the inode is gone.
     pub fn drop_stamps(&self) {
         debug_assert!(self.has(FREED | EVICTED), "it is not gone: changes would be lost");
         self.stamps().drop_all(self.ino);
     }
 
-    /// The word that holds these marks.
+    /// Returns the word that holds these marks.
     fn word(&self, flag: u32) -> &AtomicU32 {
         debug_assert_ne!(flag, 0);
         debug_assert_eq!(flag & FLAGS, 0, "the inode's flags change under attr_lock: change_inode_flags");
@@ -547,9 +550,9 @@ impl Inode {
         }
     }
 
-    /// Whether there is nothing that these marks, a page or a stripe of the directory stand for,
-    /// nor a writeback under way: all that was done before is durable, as far as this inode goes.
-    /// Writes nothing. `data_only`: as far as fdatasync asks.
+    /// Returns whether there is nothing that these marks, a page or a stripe of the directory stand
+    /// for, nor a writeback under way: all that was done before is durable, as far as this inode
+    /// goes. Writes nothing. `data_only`: as far as fdatasync asks.
     pub fn is_synced(&self, marks: u32, data_only: bool) -> bool {
         let dirty = match &self.body {
             Body::File(_) => self.has_dirty(),

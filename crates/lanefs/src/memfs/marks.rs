@@ -1,4 +1,4 @@
-//! What is marked of an inode in memory, in its own words and in the slots of lanes.
+//! The marks of an inode in memory, in its own words and in the slots of lanes.
 
 /// Attributes changed since they were captured.
 pub(crate) const DIRTY: u32 = 1;

@@ -25,10 +25,10 @@ use std::sync::Arc;
 /// Locks of which a load of an inode takes one.
 const LOAD_LOCKS: usize = 64;
 
-/// What is in memory of a volume.
+/// The part of a volume that is in memory.
 pub(crate) struct MemFs {
     pub inodes: InodeTable,
-    /// What lanes change of inodes of which they are not the home.
+    /// Changes by lanes to inodes of which they are not the home.
     pub stamps: Box<Stamps>,
     pub frames: Arc<FramePool>,
     /// The secret that names are hashed with.
@@ -42,8 +42,8 @@ pub(crate) struct MemFs {
 }
 
 impl MemFs {
-    /// An empty one, with frames for `page_bytes` bytes of pages. ENOMEM: no address space for
-    /// them.
+    /// Makes an empty one, with frames for `page_bytes` bytes of pages. ENOMEM: no address space
+    /// for them.
     pub fn new(page_bytes: u64, hash_key: [u64; 2]) -> Result<MemFs> {
         Ok(MemFs {
             inodes: InodeTable::new(),

@@ -8,7 +8,7 @@ use std::sync::atomic::{
 };
 
 impl Inode {
-    /// Whether [`Inode::set_owner_mode`] would write anything.
+    /// Returns whether [`Inode::set_owner_mode`] would write anything.
     pub fn would_change(
         &self,
         mode: Option<u32>,
@@ -23,9 +23,9 @@ impl Inode {
             || drop.is_some_and(|left| self.has(PRIVILEGED) && left(self.mode()) != self.mode())
     }
 
-    /// Changes mode and owner; `drop` says what is left of a privileged mode that the change takes
-    /// away. What stays as it is is not written, nor looked at if nobody asks: permission checks
-    /// read the line, and chmod commutes with chown. `locked`: the caller holds `attr_lock`.
+    /// Changes mode and owner; `drop` returns what is left of a privileged mode that the change
+    /// takes away. What stays as it is is not written, nor looked at if nobody asks: permission
+    /// checks read the line, and chmod commutes with chown. `locked`: the caller holds `attr_lock`.
     pub fn set_owner_mode(
         &self,
         mode: Option<u32>,
@@ -55,15 +55,15 @@ impl Inode {
         }
         if let Some(left) = drop {
             let _ = self.mode.fetch_update(Relaxed, Relaxed, |m| Some(left(m)).filter(|l| *l != m));
-            // The next writeback, whatever it is for, tells the mode: nobody finds what was written
-            // with the privilege that it lost. Always written: a capture sets the mark before it
-            // reads the mode, so it has the new one, or the mark is off at the end.
+            // The next writeback, whatever it is for, writes the mode: nobody finds what was
+            // written with the privilege that it lost. Always written: a capture sets the mark
+            // before it reads the mode, so it has the new one, or the mark is off at the end.
             self.clear(STORED);
         }
         debug_assert!(!mode.is_some_and(is_privileged) || self.has(PRIVILEGED), "the mark comes first");
     }
 
-    /// The timestamp of the last change of rights, for a caller that holds `attr_lock`.
+    /// Returns the timestamp of the last change of rights, for a caller that holds `attr_lock`.
     pub fn rights_ts(&self) -> u64 {
         debug_assert!(self.attr_lock.is_locked());
         self.rights_ts.load(Relaxed)

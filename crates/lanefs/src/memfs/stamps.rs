@@ -1,4 +1,4 @@
-//! What several lanes change of one inode, striped by lane: times, marks, and which pages became
+//! Changes of one inode by several lanes, striped by lane: times, marks, and which pages became
 //! dirty.
 //!
 //! Two writes to one file, or a chmod beside a link, commute, and yet each stores the time and
@@ -9,14 +9,14 @@
 //! what the other reads.
 //!
 //! A *group* is the lanes that are equal modulo [`GROUPS`]; it is made when a lane of it first
-//! needs a slot. Within it an inode's number says which two slots may be its own: one for changes
-//! of the content, one for all others, because utimens, which takes the mtime of the former back,
-//! commutes with the latter.
+//! needs a slot. Within it an inode's number determines which two slots may be its own: one for
+//! changes of the content, one for all others, because utimens, which takes the mtime of the former
+//! back, commutes with the latter.
 //!
 //! 1. A slot belongs to the inode in `ino`, 0 if to none. Its times change only under the sequence
 //!    on their line, its marks and pages under the lock on theirs, its owner under both. Where it
-//!    belongs to another inode, or has no room for one more page, the caller writes to the inode as
-//!    the home lane does: nothing waits for a slot.
+//!    belongs to another inode, or has no space for one more page, the caller writes to the inode
+//!    as the home lane does: nothing waits for a slot.
 //! 2. Times lie on a line of their own, which `stat` reads; marks and pages on the next. A capture
 //!    ([`Stamps::take`]) takes the marks and pages and reads the times, so `stat` shares nothing
 //!    with it. A slot without marks is given back when the inode's turn on the dirty lists comes
@@ -59,7 +59,7 @@ const PAGES: usize = 6;
 const _: () = assert!(GROUPS <= u32::BITS as usize, "a bit of `used` for each");
 const _: () = assert!(SETS == 1 << 7, "`set_of` takes seven bits");
 
-/// Where nobody said a time: earlier than any that is.
+/// The time of a slot that has none: earlier than any that is.
 pub(crate) const NO_TIME: i64 = i64::MIN;
 
 /// Marks that may be in a slot.
@@ -109,7 +109,7 @@ pub(crate) struct Stamps {
 /// Pages of one inode that became dirty, without their tree's knowing.
 pub(crate) type Pages = SmallVec<[u64; 8]>;
 
-/// What became of a note.
+/// The outcome of a note.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Noted {
     /// The slots are others': the inode must be written.
@@ -121,10 +121,10 @@ pub(crate) enum Noted {
     List,
 }
 
-/// Which of the two slots of a set is for changes of the content.
+/// The index of a set's slot for changes of the content.
 const CONTENT: usize = 1;
 
-/// The set that an inode's slots are in.
+/// Returns the set that an inode's slots are in.
 #[inline]
 fn set_of(ino: Ino) -> usize {
     (spread(ino.0) >> 57) as usize % SETS
@@ -144,8 +144,8 @@ impl Slot {
         }
     }
 
-    /// What `read` sees while the slot is `ino`'s and `word` unlocked. `read` loads relaxed: it is
-    /// validated.
+    /// Returns what `read` sees while the slot is `ino`'s and `word` unlocked. `read` loads
+    /// relaxed: it is validated.
     fn seen<T>(&self, ino: Ino, word: &SeqWord, read: impl Fn() -> T) -> Option<T> {
         loop {
             if self.ino.load(Acquire) != ino.0 {
@@ -161,7 +161,7 @@ impl Slot {
         }
     }
 
-    /// mtime and ctime of `ino`, or [`NO_TIME`].
+    /// Returns mtime and ctime of `ino`, or [`NO_TIME`].
     fn times(&self, ino: Ino) -> Option<(i64, i64)> {
         self.seen(ino, &self.seq, || (self.mtime.load(Relaxed), self.ctime.load(Relaxed)))
     }
@@ -215,7 +215,7 @@ impl Slot {
         }
     }
 
-    /// Gives the locked slot back, after `f` was told its times.
+    /// Gives the locked slot back, after `f` was called with its times.
     fn give_back(&self, f: &mut dyn FnMut(i64, i64)) {
         debug_assert_ne!(self.ino.load(Relaxed), 0, "it is nobody's");
         debug_assert_eq!(self.marks.load(Relaxed), 0, "marks would be lost (2)");
@@ -229,7 +229,7 @@ impl Slot {
         self.check_invariants();
     }
 
-    /// Whether the locked slot is `ino`'s.
+    /// Returns whether the locked slot is `ino`'s.
     fn is(&self, ino: Ino) -> bool {
         debug_assert!(self.lock.is_locked() || self.seq.is_locked(), "its owner may change");
         self.ino.load(Relaxed) == ino.0
@@ -261,8 +261,8 @@ impl Stamps {
         g
     }
 
-    /// The pairs of slots that may be `ino`'s. One load where no lane ever changed another's inode:
-    /// `stat` and reads come by here.
+    /// Returns the pairs of slots that may be `ino`'s. One load where no lane ever changed
+    /// another's inode: `stat` and reads come by here.
     #[inline]
     fn pairs(&self, ino: Ino) -> impl Iterator<Item = &[Slot; 2]> {
         // SeqCst: before the first note of a group is its bit (4).
@@ -280,19 +280,19 @@ impl Stamps {
         })
     }
 
-    /// All of them.
+    /// Returns all slots that may be `ino`'s.
     #[inline]
     fn slots(&self, ino: Ino) -> impl Iterator<Item = &Slot> {
         self.pairs(ino).flatten()
     }
 
-    /// Those for changes of the content.
+    /// Returns the slots of `ino` for changes of the content.
     #[inline]
     fn content_slots(&self, ino: Ino) -> impl Iterator<Item = &Slot> {
         self.pairs(ino).map(|p| &p[CONTENT])
     }
 
-    /// Whether a lane's slot says all this already. Writes nothing.
+    /// Returns whether a lane's slot has all this already. Writes nothing.
     pub fn knows(&self, lane: usize, ino: Ino, mtime: Option<i64>, ctime: i64, marks: u32) -> bool {
         fence(SeqCst); // 4
         let Some(g) = self.groups[lane % GROUPS].get() else { return false };
@@ -320,7 +320,8 @@ impl Stamps {
         if before & LISTED == 0 { Noted::List } else { Noted::Yes }
     }
 
-    /// Notes that a page, which the caller has locked, became dirty. False if there is no room.
+    /// Notes that a page, which the caller has locked, became dirty. Returns false if there is no
+    /// space.
     pub fn note_page(&self, lane: usize, ino: Ino, page: u64) -> bool {
         debug_assert!(page < u64::MAX, "page numbers are stored plus 1");
         let slot = self.group(lane).slot(ino, true);
@@ -338,29 +339,29 @@ impl Stamps {
         true
     }
 
-    /// mtime and ctime of `ino`, of all slots, or [`NO_TIME`].
+    /// Returns mtime and ctime of `ino`, of all slots, or [`NO_TIME`].
     pub fn times(&self, ino: Ino) -> (i64, i64) {
         let all = self.slots(ino).filter_map(|s| s.times(ino));
         all.fold((NO_TIME, NO_TIME), |a, b| (a.0.max(b.0), a.1.max(b.1)))
     }
 
-    /// Marks of `ino`, of all slots.
+    /// Returns the marks of `ino`, of all slots.
     pub fn marks(&self, ino: Ino) -> u32 {
         self.slots(ino).filter_map(|s| s.marks(ino)).fold(0, |a, b| a | b)
     }
 
-    /// Marks of `ino`, of the slots for changes of the content.
+    /// Returns the marks of `ino`, of the slots for changes of the content.
     pub fn content_marks(&self, ino: Ino) -> u32 {
         self.content_slots(ino).filter_map(|s| s.marks(ino)).fold(0, |a, b| a | b)
     }
 
-    /// Pages of `ino` that became dirty.
+    /// Returns the pages of `ino` that became dirty.
     pub fn pages(&self, ino: Ino) -> Pages {
         let of = |s: &Slot| s.seen(ino, &s.lock, || s.pages().collect::<Pages>());
         self.content_slots(ino).filter_map(of).flatten().collect()
     }
 
-    /// Whether a page of `ino` became dirty.
+    /// Returns whether a page of `ino` became dirty.
     pub fn has_pages(&self, ino: Ino) -> bool {
         self.content_slots(ino).any(|s| s.seen(ino, &s.lock, || s.pages().next().is_some()) == Some(true))
     }
@@ -387,8 +388,8 @@ impl Stamps {
         (marks, pages)
     }
 
-    /// As [`Stamps::take`], as far as fdatasync asks: pages, and the mark of the size. What says
-    /// that attributes changed stays.
+    /// Does as [`Stamps::take`], as far as fdatasync asks: pages, and the mark of the size. The
+    /// marks of attributes stay.
     pub fn take_content(&self, ino: Ino) -> (u32, Pages) {
         let (mut marks, mut pages) = (0, Pages::new());
         fence(SeqCst); // 4
@@ -411,8 +412,8 @@ impl Stamps {
         (marks, pages)
     }
 
-    /// The inode's turn on the dirty lists has come: takes [`LISTED`] off, and gives slots without
-    /// other marks back, after `f` was told their times.
+    /// Takes [`LISTED`] off, for an inode whose turn on the dirty lists has come, and gives slots
+    /// without other marks back, after `f` was called with their times.
     pub fn release(&self, ino: Ino, f: &mut dyn FnMut(i64, i64)) {
         for slot in self.slots(ino).filter(|s| s.ino.load(Acquire) == ino.0) {
             let _l = slot.lock.guard();
@@ -426,20 +427,20 @@ impl Stamps {
         }
     }
 
-    /// Gives the slots of `ino` back, whatever they say: it is gone.
+    /// Gives the slots of `ino` back, whatever is in them: it is gone.
     pub fn drop_all(&self, ino: Ino) {
         self.take(ino);
         self.release(ino, &mut |_, _| {});
     }
 
-    /// Takes back what the slots say of the mtime of `ino`, and with `ctime` of that: the caller is
+    /// Forgets the mtimes that the slots have of `ino`, and with `ctime` the ctimes: the caller is
     /// about to store other times.
     pub fn forget_times(&self, ino: Ino, mtime: bool, ctime: bool) {
         // What is not of the content has no mtime.
         let all = self.pairs(ino).flat_map(|p| &p[if ctime { 0 } else { CONTENT }..]);
         for slot in all {
-            let told = |(m, c): (i64, i64)| mtime && m != NO_TIME || ctime && c != NO_TIME;
-            if !slot.times(ino).is_some_and(told) {
+            let noted = |(m, c): (i64, i64)| mtime && m != NO_TIME || ctime && c != NO_TIME;
+            if !slot.times(ino).is_some_and(noted) {
                 continue;
             }
             let _s = slot.seq.guard();
@@ -478,10 +479,10 @@ mod tests {
         assert_eq!(s.take(ino).0, DIRTY | DATASYNC | LISTED);
         assert_eq!((s.times(ino), s.marks(ino)), ((NO_TIME, 9), LISTED));
         assert_eq!(s.note(2, ino, None, 10, 0), Noted::Yes);
-        let mut told = Vec::new();
-        s.release(ino, &mut |m, c| told.push((m, c)));
+        let mut given = Vec::new();
+        s.release(ino, &mut |m, c| given.push((m, c)));
         assert_eq!(
-            (told.as_slice(), s.times(ino), s.marks(ino)),
+            (given.as_slice(), s.times(ino), s.marks(ino)),
             (&[(NO_TIME, 7)][..], (NO_TIME, 10), DIRTY)
         );
         assert_eq!(s.note(2, ino, None, 10, 0), Noted::List);

@@ -52,7 +52,7 @@ fn zeroed<T>() -> Box<T> {
     }
 }
 
-/// The child a slot points at, made if missing.
+/// Returns the child a slot points at, made if missing.
 fn child<T>(slot: &AtomicPtr<T>) -> &T {
     let p = slot.load(Acquire);
     if !p.is_null() {
@@ -85,7 +85,7 @@ impl InodeTable {
         Some(&chunk.inodes[ino.slot()])
     }
 
-    /// The inode of `ino`, if it is in memory. An inode the reclaimer had marked is kept.
+    /// Returns the inode of `ino`, if it is in memory. An inode the reclaimer had marked is kept.
     #[inline]
     pub fn get<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Inode> {
         let _group = self.one_group.read();
@@ -101,7 +101,7 @@ impl InodeTable {
         Some(inode)
     }
 
-    /// The inode of `ino` whatever its marks, which stay as they are: for the reclaimer.
+    /// Returns the inode of `ino` whatever its marks, which stay as they are: for the reclaimer.
     pub fn peek<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Inode> {
         // SAFETY: as in `get`.
         let inode = unsafe { self.slot(ino)?.load(Acquire).as_ref() };

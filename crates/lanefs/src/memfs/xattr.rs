@@ -27,7 +27,8 @@ pub(crate) struct Xattrs {
     blob: Box<[u8]>,
 }
 
-/// Name, value and the rest; `None` at the end, and where the blob is malformed.
+/// Splits off the first attribute: name, value and the rest; `None` at the end, and where the blob
+/// is malformed.
 fn first(b: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (&n, rest) = b.split_first()?;
     let (len, rest) = rest.split_first_chunk::<4>()?;
@@ -37,7 +38,7 @@ fn first(b: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 impl Xattrs {
-    /// What the store kept; `None` if it is malformed.
+    /// Decodes the bytes that the store kept; `None` if they are malformed.
     pub fn decode(b: &[u8]) -> Option<Xattrs> {
         let (mut rest, mut last): (&[u8], &[u8]) = (b, b"");
         while !rest.is_empty() {
@@ -51,12 +52,12 @@ impl Xattrs {
         Some(Xattrs { blob: b.into() })
     }
 
-    /// The bytes the store keeps.
+    /// Returns the bytes that the store keeps.
     pub fn encoded(&self) -> &[u8] {
         &self.blob
     }
 
-    /// Bytes that a name and its value take in a list.
+    /// Returns the bytes that a name and its value take in a list.
     pub const fn bytes(name: &[u8], value: &[u8]) -> usize {
         HEAD + name.len() + value.len()
     }
@@ -75,8 +76,8 @@ impl Xattrs {
         self.iter().find(|a| a.0 == name).map(|a| a.1)
     }
 
-    /// These with a value set, or without the name if there is none. ENOSPC when the inode's
-    /// attributes would exceed [`XATTR_BLOB_MAX`].
+    /// Returns these with a value set, or without the name if there is none. ENOSPC when the
+    /// inode's attributes would exceed [`XATTR_BLOB_MAX`].
     pub fn with(&self, name: &[u8], value: Option<&[u8]>) -> Result<Xattrs, i32> {
         debug_assert!((1..=XATTR_NAME_MAX).contains(&name.len()), "a name of {} bytes", name.len());
         let mut out = Vec::with_capacity(self.blob.len() + HEAD + name.len() + value.map_or(0, <[u8]>::len));
@@ -114,7 +115,8 @@ impl Xattrs {
     }
 }
 
-/// Where an inode keeps them; empty until they are asked for or set. See the head of this file.
+/// The place where an inode keeps them; empty until they are asked for or set. See the head of this
+/// file.
 pub(crate) struct XattrSlot {
     /// Written by `publish` alone, with `lock` held. Its AcqRel swap is the partner of the Acquire
     /// load in `get`, and of the next swap, which frees what this one put there.
@@ -127,14 +129,14 @@ impl XattrSlot {
         XattrSlot { now: Atomic::null(), lock: Mutex::new(()) }
     }
 
-    /// What is published.
+    /// Returns the published attributes.
     pub fn get<'g>(&self, guard: &'g Guard) -> Option<&'g Xattrs> {
         // SAFETY: what was published is freed through the collector only (1), and the guard is
         // pinned. Acquire pairs with the Release of `publish`.
         unsafe { self.now.load(Acquire, guard).as_ref() }
     }
 
-    /// The right to replace it.
+    /// Takes the right to replace it.
     pub fn lock(&self) -> MutexGuard<'_, ()> {
         self.lock.lock()
     }

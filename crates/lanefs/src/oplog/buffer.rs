@@ -14,10 +14,10 @@ const COPIED: usize = 4096;
 const _: () = assert!(CHUNK / 8 >= record::GROUP_MAX, "a group fits in the smallest chunk");
 const _: () = assert!(CHUNK <= u32::MAX as usize, "an offset is the lower half of a place");
 
-/// Where a group lies: chunk in the upper half, offset in the lower.
+/// The place of a group: chunk in the upper half, offset in the lower.
 pub(crate) type Place = u64;
 
-/// What a closure asks for.
+/// A subject that a closure asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Subject {
     /// Groups that name this inode: as new, linked, unlinked, replaced, moved or dead.
@@ -55,14 +55,14 @@ struct Index {
 }
 
 impl EpochBuf {
-    /// Whether nothing was logged, nor promised.
+    /// Returns whether nothing was logged, nor promised.
     pub fn is_empty(&self) -> bool {
         self.groups == 0 && self.promised == 0
     }
 
-    /// Makes sure that the next group fits without allocating; says whether a new chunk was begun.
-    /// Called before any key is locked.
-    pub fn make_room(&mut self) -> bool {
+    /// Makes sure that the next group fits without allocating; returns whether a new chunk was
+    /// begun. Called before any key is locked.
+    pub fn make_space(&mut self) -> bool {
         if self.open.capacity() - self.open.len() < record::GROUP_MAX {
             // The first chunk of a quiet lane is small; a busy lane soon gets whole ones.
             let size = if self.open.capacity() == 0 { CHUNK / 8 } else { CHUNK };
@@ -80,7 +80,7 @@ impl EpochBuf {
     pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
         debug_assert!(!effects.is_empty(), "a group without effects");
         debug_assert_eq!(version.epoch, self.epoch, "a group of another epoch");
-        self.make_room();
+        self.make_space();
         let (start, capacity) = (self.open.len(), self.open.capacity());
         record::encode_group(&mut self.open, version, effects);
         debug_assert!(self.open.len() > start, "a group has a header");
@@ -90,12 +90,12 @@ impl EpochBuf {
         self.check_invariants();
     }
 
-    /// Groups logged.
+    /// Returns the number of groups logged.
     pub fn groups(&self) -> usize {
         self.groups
     }
 
-    /// Groups not indexed yet.
+    /// Returns the number of groups not indexed yet.
     pub fn unindexed(&self) -> usize {
         self.groups - self.index.indexed
     }
@@ -130,13 +130,14 @@ impl EpochBuf {
         }
     }
 
-    /// Places of the groups about `s` that are not durable yet. The index must be up to date.
+    /// Returns the places of the groups about `s` that are not durable yet. The index must be up to
+    /// date.
     pub fn about(&self, s: Subject) -> impl Iterator<Item = Place> + '_ {
         debug_assert_eq!(self.unindexed(), 0, "what was logged last would be missed");
         self.index.places.get(&s).into_iter().flatten().copied().filter(|p| !self.index.durable.contains(p))
     }
 
-    /// The group at a place this buffer gave.
+    /// Returns the group at a place that this buffer gave.
     pub fn at(&self, p: Place) -> Option<Group<'_>> {
         debug_assert!((p >> 32) as usize <= self.full.len(), "a place of another buffer");
         let chunk = self.full.get((p >> 32) as usize).map_or(&self.open, |c| c);
@@ -183,13 +184,13 @@ impl EpochBuf {
         }
     }
 
-    /// The raw groups of a closed buffer, chunk by chunk.
+    /// Returns the raw groups of a closed buffer, chunk by chunk.
     pub fn chunks(&self) -> &[Arc<Vec<u8>>] {
         debug_assert!(self.open.is_empty(), "some groups are in no chunk yet");
         &self.full
     }
 
-    /// Memory in use, in bytes.
+    /// Returns the memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         self.full.iter().map(|c| c.len()).sum::<usize>() + self.open.len()
     }

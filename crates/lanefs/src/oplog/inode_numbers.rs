@@ -22,8 +22,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// A free number at or after bit `from`, else before it; with its generation. It is free no
-    /// more.
+    /// Takes a free number at or after bit `from`, else before it; returns it with its generation.
     fn take(&mut self, from: u32) -> Option<(Ino, u32)> {
         debug_assert!(u64::from(from) < INOS_PER_CHUNK);
         self.check_invariants();
@@ -41,7 +40,7 @@ impl Chunk {
         Some((Ino(self.base + u64::from(bit)), generation))
     }
 
-    /// A number that is free again, with its next generation.
+    /// Puts back a number that is free again, with its next generation.
     fn put(&mut self, ino: Ino, generation: u32) {
         self.set_free(ino);
         self.generations.get_or_insert_with(|| Box::new([1; INOS_PER_CHUNK as usize]))[ino.slot()] =
@@ -65,7 +64,7 @@ impl Chunk {
 
 const _: () = assert!(INOS_PER_CHUNK == u128::BITS as u64, "a bit for each number");
 
-/// What a lane holds.
+/// The numbers that a lane holds.
 #[derive(Default)]
 pub(crate) struct NumberCache {
     chunk: Option<Chunk>,
@@ -73,7 +72,7 @@ pub(crate) struct NumberCache {
 }
 
 impl NumberCache {
-    /// The next number and its generation; `None` when the lane is dry.
+    /// Takes the next number; returns it with its generation, `None` when the lane is dry.
     pub fn take(&mut self) -> Option<(Ino, u32)> {
         let taken = self.chunk.as_mut()?.take(self.cursor)?;
         self.cursor = taken.0.slot() as u32;
@@ -102,8 +101,8 @@ impl NumberCache {
 
 /// The volume's supply of chunks.
 pub(crate) struct Numbers {
-    /// The first chunk never used. Written by lanes that are dry, once per 128 creates. Relaxed: the
-    /// numbers only have to differ.
+    /// The first chunk never used. Written by lanes that are dry, once per 128 creates. Relaxed:
+    /// the numbers only have to differ.
     next_chunk: AtomicU64,
     /// Chunks below were used by earlier mounts: the scan's business.
     scan_limit: u64,
@@ -119,7 +118,7 @@ struct Pool {
     ready: VecDeque<Chunk>,
     /// Freed numbers by chunk, until there are enough to be worth handing out.
     partial: HashMap<u64, Chunk>,
-    /// Where the scan for free numbers left by earlier mounts goes on.
+    /// The chunk at which the scan for free numbers left by earlier mounts goes on.
     scan: u64,
 }
 
@@ -138,7 +137,7 @@ impl Numbers {
         }
     }
 
-    /// A chunk for a lane that is dry. Never waits (optimistic scan).
+    /// Returns a chunk for a lane that is dry. Never waits (optimistic scan).
     pub fn supply(&self) -> Chunk {
         if let Some(mut pool) = self.pool.try_lock()
             && let Some(c) = pool.ready.pop_front()
@@ -151,7 +150,8 @@ impl Numbers {
         Chunk { base: n * INOS_PER_CHUNK, free: u128::MAX, generations: None }
     }
 
-    /// Where lanes have no numbers of their own: the first free one of all, found from the start.
+    /// Takes, where lanes have no numbers of their own, the first free one of all, found from the
+    /// start.
     #[inline]
     pub fn take_from_start(&self) -> Option<(Ino, u32)> {
         if self.one_bitmap.off() { Some(self.scan_from_start()) } else { None }
@@ -186,9 +186,9 @@ impl Numbers {
         true
     }
 
-    /// Numbers that became free, each with its next generation. Like the scan, called only by the
-    /// holder of the checkpoint lock, so that no number is both found and freed: a chunk that the
-    /// scan has yet to reach is left to it.
+    /// Takes back numbers that became free, each with its next generation. Like the scan, called
+    /// only by the holder of the checkpoint lock, so that no number is both found and freed: a
+    /// chunk that the scan has yet to reach is left to it.
     pub fn freed(&self, list: &[(Ino, u32)]) {
         let mut pool = self.pool.lock();
         for &(ino, generation) in list {
@@ -209,8 +209,8 @@ impl Numbers {
         partial.shrink_to(partial.len() * 2);
     }
 
-    /// The next chunk of earlier mounts to look at for free numbers; `None` when the pool has
-    /// plenty or all were seen.
+    /// Returns the next chunk of earlier mounts to look at for free numbers; `None` when the pool
+    /// has plenty or all were seen.
     pub fn scan_next(&self) -> Option<u64> {
         let mut pool = self.pool.lock();
         if pool.ready.len() >= 64 || pool.scan >= self.scan_limit {

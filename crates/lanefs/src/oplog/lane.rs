@@ -1,4 +1,4 @@
-//! What a lane owns. All of it is reached under the lane's log lock only.
+//! A lane's private state. All of it is reached under the lane's log lock only.
 
 use super::buffer::{EpochBuf, Sealed};
 use super::inode_numbers::NumberCache;
@@ -28,7 +28,7 @@ pub(crate) struct LaneLog {
     /// Files that were renamed over another here: their content goes before the commit
     /// (persist::replaced).
     pub replaced: Vec<Ino>,
-    /// Those of them that a seal has taken and is making durable (persist::replaced, 4).
+    /// Files of `replaced` that a seal has taken and is making durable (persist::replaced, 4).
     pub in_hand: Vec<Ino>,
     /// Seals that are announced: a rename over a file has to write the file first
     /// (persist::replaced, 3).
@@ -51,14 +51,14 @@ impl LaneLog {
         }
     }
 
-    /// Step before the locks: allocates what the append may need, in either buffer. Says whether it
-    /// had to.
-    pub fn make_room(&mut self) -> bool {
+    /// Allocates, before the locks, the space that the append may need, in either buffer. Returns
+    /// whether it had to.
+    pub fn make_space(&mut self) -> bool {
         let [a, b] = &mut self.open;
-        a.make_room() | b.make_room()
+        a.make_space() | b.make_space()
     }
 
-    /// Step 6: logs one group in its epoch's buffer.
+    /// Logs one group in its epoch's buffer: step 6.
     pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
         debug_assert!(version.ts > self.last_ts, "a lane's timestamps grow: {version:?}");
         self.buffer(version.epoch).append(version, effects);
@@ -82,8 +82,8 @@ impl LaneLog {
         b
     }
 
-    /// The seal's short step: moves the buffer of `epoch` among the sealed ones and returns it, if
-    /// anything was logged.
+    /// Moves, in the seal's short step, the buffer of `epoch` among the sealed ones and returns it,
+    /// if anything was logged.
     pub fn take(&mut self, epoch: u64) -> Option<Sealed> {
         let b = &mut self.open[(epoch & 1) as usize];
         if b.epoch != epoch || b.is_empty() {
@@ -139,12 +139,12 @@ impl LaneLog {
         }
     }
 
-    /// Whether it is time to look how much is logged, on a small volume.
+    /// Returns whether it is time to look how much is logged, on a small volume.
     pub fn is_time(&self) -> bool {
         self.open.iter().any(|b| b.groups() % LOOK == LOOK - 1)
     }
 
-    /// Bytes in the open buffers.
+    /// Returns the number of bytes in the open buffers.
     pub fn open_bytes(&self) -> usize {
         self.open.iter().map(EpochBuf::bytes).sum()
     }

@@ -22,7 +22,7 @@ pub(crate) struct OpenSlots {
     /// More slots, added when the first are all taken. The lock is taken for writing only to add a
     /// chunk.
     more: RwLock<Vec<[AtomicU64; CHUNK]>>,
-    /// Where to look for a free slot. Relaxed: a hint, any value is right.
+    /// The slot at which the search for a free one begins. Relaxed: a hint, any value is right.
     hint: AtomicUsize,
 }
 

@@ -8,7 +8,7 @@ use crate::core::page_store;
 use crate::core::{STEP, space};
 use crate::error::{Error, Result};
 use crate::memfs::Inode;
-use crate::memfs::data::{Cut, DataCtx, FileData, ROOM_LENT, ReadAhead, Written};
+use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead, SPACE_LENT, Written};
 use crate::memfs::inode::{DATASYNC, NOATIME, PRIVILEGED};
 use crate::ops::rights;
 use lanefs_format::{BLOCK_SIZE, MAX_FILE_SIZE};
@@ -21,7 +21,7 @@ const TURNS: usize = 50;
 
 /// Returns whether there is no space, or none for now.
 fn is_full(e: &Error) -> bool {
-    e.errno() == libc::ENOSPC || e.errno() == ROOM_LENT.errno()
+    e.errno() == libc::ENOSPC || e.errno() == SPACE_LENT.errno()
 }
 
 /// The kind of caller that writes.
@@ -181,7 +181,7 @@ fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> R
 pub(crate) fn truncate(core: &Core, inode: &Inode, size: u64) -> Result<()> {
     debug_assert!(size <= MAX_FILE_SIZE, "EFBIG comes first");
     let Some(data) = inode.data() else { return posix(libc::EINVAL) };
-    if data.size() == size && !data.has_room_behind() {
+    if data.size() == size && !data.has_space_behind() {
         // Nothing but the times changes, which the caller sees to. (A write that extends the
         // file comes after this.)
         return Ok(());
@@ -215,7 +215,7 @@ fn write_pages_and_retry<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T>
             space::free_space(core);
         }
         match f() {
-            Err(e) if e.errno() == ROOM_LENT.errno() => {}
+            Err(e) if e.errno() == SPACE_LENT.errno() => {}
             Err(e) if is_full(&e) && again == 0 => again += 1,
             r => return r,
         }

@@ -222,7 +222,7 @@ fn enter<'g>(
     let core = op.core;
     debug_assert!(pinode.dir().is_some_and(|d| std::ptr::eq(d, pdir)), "another inode's directory");
     debug_assert!(inode.born == 0 && inode.ino != pinode.ino, "inode {} is new", inode.ino);
-    let leaf = pdir.lock(hash, guard).make_room(hash, || core.journal.folded());
+    let leaf = pdir.lock(hash, guard).make_space(hash, || core.journal.folded());
     let (old, cookie) = leaf.place(hash, entry.name.as_slice());
     let state = pdir.state.load(Ordering::SeqCst);
     let Some(cookie) =

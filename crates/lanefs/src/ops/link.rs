@@ -62,7 +62,7 @@ pub(crate) fn link(
         let now = coarse_realtime_ns();
         let mut op = Op::begin(core);
         let mut entry = Entry::new(0, name, inode.ino, inode.kind, 0, 0, 0);
-        let leaf = pdir.lock(hash, guard).make_room(hash, || core.journal.folded());
+        let leaf = pdir.lock(hash, guard).make_space(hash, || core.journal.folded());
         let (old, cookie) = leaf.place(hash, name);
         let fits = pdir.state.load(SeqCst) == ALIVE
             && leaf.is_complete()

@@ -32,7 +32,7 @@ impl<'v> Op<'v> {
         debug_assert!(lane == mine || lane == 0, "operations log to their own lane, or all to one");
         debug_assert!(lane <= usize::from(u16::MAX), "a version names lane {lane}");
         let mut log = core.journal.lanes.lock(lane);
-        if log.make_room() || core.budget.is_small && log.is_time() {
+        if log.make_space() || core.budget.is_small && log.is_time() {
             // Relaxed: a hint of the lane's own threads.
             core.journal.lanes.shared(mine).look.store(true, Relaxed);
         }

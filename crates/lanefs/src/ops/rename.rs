@@ -308,7 +308,7 @@ fn rename_locked(
     let now = coarse_realtime_ns();
     let mut entry = Entry::new(0, to.1, moved.ino, kind, 0, 0, 0);
     let mut pair = LockedPair::lock((from.0, s.pdir, s.hash), (to.0, t.pdir, t.hash), guard);
-    if !pair.is_roomy(|| core.journal.folded()) {
+    if !pair.has_space(|| core.journal.folded()) {
         return Ok(Tried::Moved);
     }
     let Some(src) = pair.a().find(s.hash, from.1).filter(|e| e.target() == Some((moved.ino, kind))) else {

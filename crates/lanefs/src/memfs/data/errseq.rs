@@ -1,4 +1,4 @@
-//! Errors of background writes, each told once to every open handle.
+//! Errors of background writes, each reported once to every open handle.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,7 +18,7 @@ const _: () = assert!(ERRNO & SEEN == 0 && STEP > SEEN | ERRNO, "errno, mark and
 pub struct ErrSeq(AtomicU32);
 
 impl ErrSeq {
-    /// No error yet.
+    /// Makes a sequence without an error.
     pub const fn new() -> ErrSeq {
         ErrSeq(AtomicU32::new(0))
     }
@@ -34,14 +34,14 @@ impl ErrSeq {
         });
     }
 
-    /// Where a new handle starts. An error nobody has seen yet is still told to it.
+    /// Returns where a new handle starts. An error nobody has seen yet is still reported to it.
     pub fn sample(&self) -> u32 {
         let now = self.0.load(Ordering::Acquire); // Acquire: pairs with record()
         if now & SEEN == 0 { 0 } else { now }
     }
 
-    /// The error recorded since `since`, if any; moves `since` on, so that each handle hears of it
-    /// once.
+    /// Returns the error recorded since `since`, if any; moves `since` on, so that each handle
+    /// hears of it once.
     pub fn check_and_advance(&self, since: &mut u32) -> Option<i32> {
         let now = self.0.load(Ordering::Acquire); // Acquire: pairs with record()
         if now == *since {
@@ -72,7 +72,11 @@ mod tests {
         assert_eq!(e.check_and_advance(&mut a), None);
         assert_eq!(e.check_and_advance(&mut b), Some(libc::EIO));
         let mut late = e.sample();
-        assert_eq!(e.check_and_advance(&mut late), None, "an error already told is not told to a new handle");
+        assert_eq!(
+            e.check_and_advance(&mut late),
+            None,
+            "an error already reported is not reported to a new handle"
+        );
         e.record(libc::EIO);
         for h in [&mut a, &mut b, &mut late] {
             assert_eq!(e.check_and_advance(h), Some(libc::EIO), "the same errno again is a new error");
@@ -81,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unseen_error_is_told_to_a_new_handle() {
+    fn an_unseen_error_is_reported_to_a_new_handle() {
         let e = ErrSeq::new();
         e.record(libc::ENOSPC);
         let mut h = e.sample();

@@ -36,8 +36,8 @@ pub(super) type Slot = AtomicUsize;
 /// Everything about one frame but its bytes. All zero means free, so fresh anonymous memory needs
 /// no setup.
 ///
-/// Who writes what: `seq` whoever locks the page; `state`, `ino`, `page`, `slot` only the holder of
-/// that lock; `referenced` anybody (a hint).
+/// Writers: `seq` whoever locks the page; `state`, `ino`, `page`, `slot` only the holder of that
+/// lock; `referenced` anybody (a hint).
 #[repr(C, align(64))]
 pub(super) struct Desc {
     seq: SeqWord,
@@ -51,12 +51,12 @@ pub(super) struct Desc {
 const _: () = assert!(std::mem::size_of::<Desc>() == 64);
 
 impl Desc {
-    /// The sequence to validate against; `None` while somebody holds the page.
+    /// Returns the sequence to validate against; `None` while somebody holds the page.
     pub(super) fn begin_read(&self) -> Option<u32> {
         self.seq.begin_read()
     }
 
-    /// Whether nobody locked the page since `seq` was taken.
+    /// Returns whether nobody locked the page since `seq` was taken.
     pub(super) fn validate(&self, seq: u32) -> bool {
         self.seq.validate(seq)
     }
@@ -72,19 +72,19 @@ impl Desc {
         self.seq.try_lock().then(|| PageGuard { desc: self, changed: true })
     }
 
-    /// Whether the frame holds page `page` of `ino`. Exact under the lock; without it, only
+    /// Returns whether the frame holds page `page` of `ino`. Exact under the lock; without it, only
     /// together with a validated sequence.
     pub(super) fn is(&self, ino: Ino, page: u64) -> bool {
         // Relaxed: ordered by the lock, or checked again by validate().
         self.ino.load(Ordering::Relaxed) == ino.0 && self.page.load(Ordering::Relaxed) == page
     }
 
-    /// Whether it belongs to no file. A hint without the lock.
+    /// Returns whether it belongs to no file. A hint without the lock.
     pub(super) fn is_free(&self) -> bool {
         self.ino.load(Ordering::Relaxed) == 0 // Relaxed: a hint, or ordered by the lock
     }
 
-    /// The state bits. Exact under the lock, a hint without it.
+    /// Returns the state bits. Exact under the lock, a hint without it.
     pub(super) fn state(&self) -> u32 {
         self.state.load(Ordering::Relaxed) // Relaxed: a hint, or ordered by the lock
     }
@@ -138,7 +138,7 @@ impl Desc {
     }
 }
 
-/// A locked page. Unlocks when dropped, which also tells optimistic readers that the content may
+/// A locked page. Unlocks when dropped, which also shows optimistic readers that the content may
 /// have changed.
 pub(super) struct PageGuard<'a> {
     desc: &'a Desc,

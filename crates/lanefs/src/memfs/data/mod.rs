@@ -54,8 +54,8 @@
 //! ```text
 //! the last page are zero.
 //! ```
-//! D6. No image that `capture` takes holds bytes past the size that travels with it: it is told
-//!     that size, leaves out
+//! D6. No image that `capture` takes holds bytes past the size that travels with it: it gets that
+//!     size, leaves out
 //! ```text
 //! pages behind it, and blanks the rest of the last one. A truncation lowers the store's size at once, and only
 //! dirties the page it cuts. So after a crash the last page of a file may hold bytes past its end in the store. A load leaves them
@@ -118,7 +118,7 @@ pub use errseq::ErrSeq;
 pub use pool::{FramePool, Writeback};
 pub use readahead::ReadAhead;
 pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
-pub use write::{ROOM_LENT, Written};
+pub use write::{SPACE_LENT, Written};
 pub use writeback::{Captured, WritebackGuard};
 
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE};
@@ -127,7 +127,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 const PAGE: usize = BLOCK_SIZE;
 
-/// Pages that a file of `size` bytes has, the last one perhaps in part.
+/// Returns the number of pages that a file of `size` bytes has, the last one perhaps in part.
 fn pages_of(size: u64) -> u64 {
     size.div_ceil(PAGE as u64)
 }
@@ -138,8 +138,8 @@ fn page_at(offset: u64) -> u64 {
 
 /// The content of one file as memory knows it. See the head of this file.
 ///
-/// Who may write what: `size` and `blocks` as said there; `root` and the nodes below under the tree
-/// lock (emptying a slot: under the page's lock); `dirty` whoever dirties a page, tested first.
+/// Writers: of `size` and `blocks` as said there; `root` and the nodes below under the tree lock
+/// (emptying a slot: under the page's lock); `dirty` whoever dirties a page, tested first.
 /// Orderings: `size` by D4, Release and Acquire; `root` and `dirty` SeqCst by `tree.rs`, 5 and 6;
 /// `blocks` and `behind` Relaxed, for they are estimates.
 ///
@@ -148,7 +148,7 @@ fn page_at(offset: u64) -> u64 {
 pub struct FileData {
     size: AtomicU64,
     root: frame::Slot,
-    /// Pages that have a block or room kept for one, or will have one when written back. An
+    /// Pages that have a block or space kept for one, or will have one when written back. An
     /// estimate.
     blocks: AtomicU64,
     /// At most so many pages behind the end are preallocated. Raised by who preallocates, before
@@ -169,8 +169,8 @@ pub struct FileData {
 const _: () = assert!(std::mem::offset_of!(FileData, dirty) == 56 && std::mem::size_of::<FileData>() == 64);
 
 impl FileData {
-    /// A file of `size` bytes, all still in the store, of which about `blocks` pages have a block
-    /// there or room for one, `behind` of them behind its end.
+    /// Makes a file of `size` bytes, all still in the store, of which about `blocks` pages have a
+    /// block there or space for one, `behind` of them behind its end.
     ///
     /// # Safety
     /// The value must stay where it is from the first call on it that takes a [`DataCtx`] until it
@@ -190,8 +190,8 @@ impl FileData {
         }
     }
 
-    /// Bytes in the file. An append or extending write that returned is counted, one under way is
-    /// not.
+    /// Returns the number of bytes in the file. An append or extending write that returned is
+    /// counted, one under way is not.
     pub fn size(&self) -> u64 {
         let size = self.size.load(Ordering::Acquire); // Acquire: D4
         #[cfg(test)]
@@ -199,29 +199,29 @@ impl FileData {
         size
     }
 
-    /// About how many 4 KiB blocks the file takes, dirty and preallocated pages included; never
-    /// more than its size and what is preallocated behind it need.
+    /// Returns about how many 4 KiB blocks the file takes, dirty and preallocated pages included;
+    /// never more than its size and what is preallocated behind it need.
     pub fn blocks(&self) -> u64 {
         // Relaxed: statistics.
         let most = pages_of(self.size()).saturating_add(self.behind.load(Ordering::Relaxed));
         self.blocks.load(Ordering::Relaxed).min(most)
     }
 
-    /// Whether it seems to have holes.
+    /// Returns whether it seems to have holes.
     fn is_sparse(&self) -> bool {
         // Relaxed: statistics.
         let blocks = self.blocks.load(Ordering::Relaxed);
         blocks < pages_of(self.size()).saturating_add(self.behind.load(Ordering::Relaxed))
     }
 
-    /// Whether pages behind the end may be preallocated.
-    pub fn has_room_behind(&self) -> bool {
+    /// Returns whether pages behind the end may be preallocated.
+    pub fn has_space_behind(&self) -> bool {
         self.behind.load(Ordering::Relaxed) > 0 // Relaxed: a statistic
     }
 
-    /// Whether a page may be dirty. Exact (but for pages that were truncated: they count until the
-    /// next capture) when the caller holds the writeback lock and no write is under way; without
-    /// that lock a writeback in progress can hide pages it has not finished.
+    /// Returns whether a page may be dirty. Exact (but for pages that were truncated: they count
+    /// until the next capture) when the caller holds the writeback lock and no write is under way;
+    /// without that lock a writeback in progress can hide pages it has not finished.
     pub fn has_dirty(&self) -> bool {
         self.dirty.load(Ordering::SeqCst) != 0 // SeqCst: tree.rs 5
     }

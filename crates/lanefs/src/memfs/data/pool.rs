@@ -38,7 +38,7 @@ pub(super) type FrameNo = u32;
 /// Frames taken out of the pool and not attached yet, for one call.
 pub(super) type Hand = SmallVec<[FrameNo; 16]>;
 
-/// What a lane keeps: free frames of its own, and its share of the count of dirty frames.
+/// A lane's share: free frames of its own, and its share of the count of dirty frames.
 #[derive(Default)]
 pub(super) struct LaneSlot {
     free: Mutex<Vec<FrameNo>>,
@@ -84,7 +84,7 @@ unsafe impl Sync for FramePool {}
 unsafe impl Send for FramePool {}
 
 impl FramePool {
-    /// A pool of `budget` bytes of frames. Only address space is taken now; memory follows as
+    /// Makes a pool of `budget` bytes of frames. Only address space is taken now; memory follows as
     /// frames are used.
     pub fn new(budget: u64) -> Result<FramePool> {
         let frames = (budget as usize / BLOCK_SIZE).clamp(MIN_FRAMES, FrameNo::MAX as usize / 2);
@@ -128,20 +128,20 @@ impl FramePool {
         })
     }
 
-    /// Frames in all.
+    /// Returns the number of frames in all.
     pub fn frames(&self) -> usize {
         self.frames
     }
 
-    /// Frames that can be had without evicting anything; those in lanes' own caches are not
-    /// counted.
+    /// Returns the number of frames that can be had without evicting anything; those in lanes' own
+    /// caches are not counted.
     pub fn free_frames(&self) -> usize {
         let stock = self.stock.lock();
         stock.check_invariants(self.frames);
         stock.free.len() + self.frames - stock.fresh
     }
 
-    /// How many pages one call may hold in hand: a unit of a long write or read.
+    /// Returns how many pages one call may hold in hand: a unit of a long write or read.
     pub(crate) fn unit(&self) -> usize {
         (self.frames / 16).clamp(2, 256)
     }
@@ -155,7 +155,7 @@ impl FramePool {
         self.lanes.iter().map(|l| &**l)
     }
 
-    /// A frame's descriptor.
+    /// Returns a frame's descriptor.
     pub(super) fn desc(&self, frame: FrameNo) -> &Desc {
         debug_assert!((frame as usize) < self.frames);
         // SAFETY: every frame number comes from this pool, hence is below `frames`; descriptors
@@ -164,14 +164,14 @@ impl FramePool {
         unsafe { &*self.descs.add(frame as usize) }
     }
 
-    /// The number of the frame a descriptor of this pool describes.
+    /// Returns the number of the frame that a descriptor of this pool describes.
     pub(super) fn number(&self, desc: &Desc) -> FrameNo {
         let at = (std::ptr::from_ref(desc).addr() - self.descs.addr()) / size_of::<Desc>();
         debug_assert!(at < self.frames, "a descriptor of another pool");
         at as FrameNo
     }
 
-    /// A frame's bytes. Who may touch them, and how, is said in the essay of this directory.
+    /// Returns a frame's bytes. The essay of this directory says who may touch them, and how.
     pub(super) fn bytes(&self, desc: &Desc) -> *mut u8 {
         // SAFETY: the number is below `frames`, and `frames` blocks were mapped from `data` on.
         unsafe { self.data.add(self.number(desc) as usize * BLOCK_SIZE) }
@@ -188,7 +188,7 @@ impl FramePool {
         self.try_take_slow(lane)
     }
 
-    /// Whether a frame, which the caller has in hand, is as free ones are.
+    /// Returns whether a frame, which the caller has in hand, is as free ones are.
     fn is_in_no_file(&self, frame: FrameNo) -> bool {
         let desc = self.desc(frame);
         desc.is_free() && desc.state() == 0
@@ -254,7 +254,7 @@ impl FramePool {
         }
     }
 
-    /// Every frame that was ever given out.
+    /// Returns the number of frames that were ever given out.
     pub(super) fn used_frames(&self) -> usize {
         self.stock.lock().fresh
     }

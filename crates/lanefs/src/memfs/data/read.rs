@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 /// Optimistic tries before a reader takes the page lock.
 const TRIES: u32 = 64;
 
-/// How a page was loaded.
+/// The outcome of a load.
 pub(super) enum Loaded<'a> {
     /// Attached, locked, with its content.
     Page(PageGuard<'a>),
@@ -52,7 +52,7 @@ impl FileData {
                 let loaded = match self.load(ctx, page, ahead.on_miss(page, last - page + 1)) {
                     Ok(loaded) => loaded,
                     Err(e) if done == 0 => return Err(e),
-                    Err(_) => break, // told when the reader comes back for the rest
+                    Err(_) => break, // reported when the reader comes back for the rest
                 };
                 match loaded {
                     Loaded::Page(guard) => {
@@ -75,18 +75,18 @@ impl FileData {
         Ok(self.inside(offset, done))
     }
 
-    /// How much of what was read at `offset` to tell of: a truncate may have come meanwhile, and
-    /// what lies behind the new end is not told.
+    /// Returns how much of what was read at `offset` to report: a truncate may have come meanwhile,
+    /// and what lies behind the new end is left out.
     fn inside(&self, offset: u64, read: usize) -> usize {
         read.min(self.size().saturating_sub(offset) as usize)
     }
 
-    /// As [`FileData::read`], for a reader that keeps what it reads (a kernel's cache above): pages
-    /// that memory does not have go from the store into `buf` and no frame is taken. Whole pages at
-    /// an aligned address only; else it is a plain read.
+    /// Reads as [`FileData::read`] does, for a reader that keeps what it reads (a kernel's cache
+    /// above): pages that memory does not have go from the store into `buf` and no frame is taken.
+    /// Whole pages at an aligned address only; else it is a plain read.
     ///
     /// No lock is held over the reading, and nobody looks afterwards: a page that was not attached
-    /// when it was looked for equalled what the store had then, so what the store says later is
+    /// when it was looked for equalled what the store had then, so what the store returns later is
     /// what the page held at that instant or at a later one of the call.
     pub fn read_uncached(
         &self,
@@ -118,7 +118,7 @@ impl FileData {
             let part = &mut buf[at * PAGE..][..(run + 1) * PAGE];
             if read_blocks(ctx, first + at as u64, part).is_err() {
                 // Something in it is broken: page by page, so that what comes before it is read and
-                // the error is told.
+                // the error is reported.
                 let n = match self.read(ctx, offset + (at * PAGE) as u64, part, ahead) {
                     Err(e) if at == 0 => return Err(e),
                     n => n.unwrap_or(0),
@@ -173,7 +173,7 @@ impl FileData {
         loaded
     }
 
-    /// As `load`, with frames the caller has in hand; what is left of them stays there.
+    /// Does as `load`, with frames the caller has in hand; what is left of them stays there.
     pub(super) fn load_into<'a>(&self, ctx: &DataCtx<'a>, first: u64, hand: &mut Hand) -> Result<Loaded<'a>> {
         let mut guards: SmallVec<[PageGuard<'a>; 16]> = SmallVec::new();
         while let Some(&frame) = hand.last() {
@@ -317,7 +317,7 @@ fn copy_locked(ctx: &DataCtx<'_>, desc: &Desc, page: u64, src: *const u8, dst: &
     ours
 }
 
-/// Whether a part of a page is zeros; the caller has its lock.
+/// Returns whether a part of a page is zeros; the caller has its lock.
 pub(super) fn is_zero(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, to: usize) -> bool {
     debug_assert!(from <= to && to <= PAGE, "{from}..{to}");
     // SAFETY: the range lies in the page; its lock is held, so nobody writes it.

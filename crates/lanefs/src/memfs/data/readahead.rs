@@ -1,4 +1,4 @@
-//! How far a stream of reads is expected to go on.
+//! A guess at how far a stream of reads goes on.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,14 +18,15 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Nothing read yet: a read that starts at the file's start counts as the start of a stream.
+    /// Makes the guess of a file of which nothing was read yet: a read that starts at the file's
+    /// start counts as the start of a stream.
     pub const fn new() -> ReadAhead {
         ReadAhead { next: AtomicU64::new(0), window: AtomicU32::new(0) }
     }
 
-    /// A miss at `page`, with `wanted` pages of the request still to come: how many pages to load.
-    /// A miss where the last window ended (or little behind it: pages that were cached already)
-    /// doubles the window.
+    /// Notes a miss at `page`, with `wanted` pages of the request still to come; returns how many
+    /// pages to load. A miss where the last window ended (or little behind it: pages that were
+    /// cached already) doubles the window.
     pub(super) fn on_miss(&self, page: u64, wanted: u64) -> u64 {
         debug_assert!(wanted > 0, "the page that is missing is wanted");
         let (next, window) = (self.next.load(Ordering::Relaxed), self.window.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Where data and holes are: the store's answer, corrected by the pages that are dirty.
+//! The places of data and of holes: the store's answer, corrected by the pages that are dirty.
 
 use super::tree::MAX_PAGES;
 use super::{DataCtx, FileData, PAGE, page_at};
@@ -7,8 +7,8 @@ use crossbeam_epoch as epoch;
 use std::ops::ControlFlow;
 
 impl FileData {
-    /// SEEK_DATA: the first offset at or after `offset` that may hold something else than zeros;
-    /// ENXIO if there is none.
+    /// Answers SEEK_DATA: returns the first offset at or after `offset` that may hold something
+    /// else than zeros; ENXIO if there is none.
     pub fn seek_data(&self, ctx: &DataCtx<'_>, offset: u64) -> Result<u64> {
         // A page in writeback is neither marked dirty nor known to the store: with the lock there
         // is none.
@@ -28,8 +28,8 @@ impl FileData {
         }
     }
 
-    /// SEEK_HOLE: the first offset at or after `offset` that is in a hole; the end of the file
-    /// counts as one. ENXIO behind it.
+    /// Answers SEEK_HOLE: returns the first offset at or after `offset` that is in a hole; the end
+    /// of the file counts as one. ENXIO behind it.
     pub fn seek_hole(&self, ctx: &DataCtx<'_>, offset: u64) -> Result<u64> {
         let _writeback = self.lock_writeback();
         self.gather(ctx);

@@ -16,7 +16,7 @@
 //!    of locks: page, then tree. Who must lock page 0 for growing holds no other page: a held page
 //!    above 0 means that the tree has a node.
 //! 5. Dirty marks. A page's bit in its leaf changes only under its page lock. The bit of a child in
-//!    its parent, and the file's own mark above the root, say that something below *may* be dirty.
+//!    its parent, and the file's own mark above the root, mean that something below *may* be dirty.
 //!    To set: first the child, then look at the parent. To clear (only under the writeback lock):
 //!    first the parent, then look at the child again and put the parent's bit back if the child has
 //!    any. All SeqCst, so that one of the two sees the other (Dekker).
@@ -41,7 +41,7 @@ const MAX_HEIGHT: usize = 9;
 const _: () = assert!(MAX_PAGES <= 1 << (FAN_SHIFT as usize * MAX_HEIGHT), "a page that no tree has");
 const _: () = assert!(MAX_HEIGHT <= TAG && align_of::<Node>() > TAG && align_of::<Desc>() > TAG);
 
-/// An inner node or a leaf. Aligned, so that the root word has room for the height.
+/// An inner node or a leaf. Aligned, so that the root word has bits for the height.
 #[repr(C, align(64))]
 pub(super) struct Node {
     /// Filled under the tree lock with Release, the partner of the Acquire loads on the way down;
@@ -62,7 +62,7 @@ pub(super) enum Refused {
     PastEof,
 }
 
-/// What is in a slot, or in the root.
+/// The content of a slot, or of the root.
 enum Entry<'g> {
     Empty,
     Page(&'g Desc),
@@ -102,7 +102,7 @@ fn index_at(page: u64, height: usize) -> usize {
     (page >> (FAN_SHIFT * (height as u32 - 1))) as usize & (FAN - 1)
 }
 
-/// The descriptor a slot's word names.
+/// Returns the descriptor that a slot's word names.
 ///
 /// # Safety
 /// The word was read from a leaf's slot, or from a root of height 0, of a file whose pool lives.
@@ -113,7 +113,7 @@ unsafe fn desc_of<'g>(word: usize) -> Option<&'g Desc> {
     (word != 0).then(|| unsafe { &*std::ptr::with_exposed_provenance::<Desc>(word) })
 }
 
-/// The node a word names.
+/// Returns the node that a word names.
 ///
 /// # Safety
 /// The word was read, while pinned or under the tree lock, from an inner node's slot (tag removed
@@ -147,8 +147,8 @@ impl FileData {
         }
     }
 
-    /// The frame attached for `page`, as of some instant: lock it, or validate, and check its
-    /// identity.
+    /// Returns the frame attached for `page`, as of some instant: the caller locks it, or
+    /// validates, and checks its identity.
     pub(super) fn find<'g>(&self, page: u64, pin: &'g Guard) -> Option<&'g Desc> {
         let (entry, mut height) = self.root_entry(pin);
         match entry {
@@ -176,8 +176,8 @@ impl FileData {
         }
     }
 
-    /// The attached frame of `page`, locked; `None` if there is none. Parks while somebody else
-    /// holds it.
+    /// Returns the attached frame of `page`, locked; `None` if there is none. Parks while somebody
+    /// else holds it.
     pub(super) fn lock_page<'g>(&self, ino: Ino, page: u64, pin: &'g Guard) -> Option<PageGuard<'g>> {
         loop {
             let guard = self.find(page, pin)?.lock();
@@ -288,8 +288,8 @@ impl FileData {
         debug_assert!((1..=MAX_HEIGHT).contains(&height) && page < pages_below(height));
     }
 
-    /// The leaf slot of `page`, making the nodes on the way. Under the tree lock, in a tree high
-    /// enough.
+    /// Returns the leaf slot of `page`, making the nodes on the way. Under the tree lock, in a tree
+    /// high enough.
     fn slot_for(&self, page: u64) -> *const Slot {
         let word = self.root.load(Ordering::SeqCst);
         let mut height = word & TAG;
@@ -311,7 +311,7 @@ impl FileData {
         &node.slots[index_at(page, 1)]
     }
 
-    /// The leaf that holds a locked, attached page; `None` if the root holds it.
+    /// Returns the leaf that holds a locked, attached page; `None` if the root holds it.
     fn leaf_of<'p>(&self, page: &'p PageGuard<'_>) -> Option<&'p Node> {
         let slot = page.slot().cast_const();
         if std::ptr::eq(slot, &self.root) {
@@ -483,7 +483,8 @@ fn propagate_dirty_below(node: &Node, height: usize) {
     }
 }
 
-/// Whether the node is empty, after unlinking its empty children in `range`. Under the tree lock.
+/// Unlinks the empty children of a node in `range`; returns whether it is empty then. Under the
+/// tree lock.
 fn prune_below(node: &Node, height: usize, base: u64, range: &Range<u64>, pin: &Guard) -> bool {
     let width = pages_below(height - 1);
     if height > 1 {
@@ -511,8 +512,8 @@ fn prune_below(node: &Node, height: usize, base: u64, range: &Range<u64>, pin: &
     empty
 }
 
-/// The slots of a node, which begins at `base`, that lie in a range at least in part; each covers
-/// `width` pages.
+/// Returns the slots of a node, which begins at `base`, that lie in a range at least in part; each
+/// covers `width` pages.
 fn touched(base: u64, width: u64, range: &Range<u64>) -> Range<u64> {
     debug_assert!(width.is_power_of_two() && base.is_multiple_of(width));
     let from = range.start.saturating_sub(base) / width;

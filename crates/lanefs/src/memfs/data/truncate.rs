@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 
 impl FileData {
     /// Sets the size. When the file shrinks, `cut` (with the new size) goes to the store with the
-    /// unmapping; when it grows, nothing is told to the store. Fails without effect, with ENOSPC if
-    /// the last page must be rewritten and very many such pages wait to be written back on a full
+    /// unmapping; when it grows, the store is not called. Fails without effect, with ENOSPC if the
+    /// last page must be rewritten and very many such pages wait to be written back on a full
     /// volume.
     pub fn truncate(&self, ctx: &DataCtx<'_>, size: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         if size > MAX_FILE_SIZE {
@@ -59,8 +59,8 @@ impl FileData {
         let writeback = self.lock_writeback();
         // Of a file with holes it is not known how many of its blocks lie behind the new end; of
         // another all that do not lie before it.
-        let stored = if self.is_sparse() || self.has_room_behind() {
-            ctx.store.room_in(ctx.ino, pages_of(size)..MAX_PAGES).unwrap_or(0)
+        let stored = if self.is_sparse() || self.has_space_behind() {
+            ctx.store.space_in(ctx.ino, pages_of(size)..MAX_PAGES).unwrap_or(0)
         } else {
             0
         };
@@ -92,7 +92,7 @@ impl FileData {
         let fresh = self.discard(ctx, pages_of(size)..MAX_PAGES, &writeback);
         self.take_blocks(stored + fresh);
         // Tested first: a second truncation to the same size reads it. Relaxed: statistics.
-        if self.has_room_behind() {
+        if self.has_space_behind() {
             self.behind.store(0, Ordering::Relaxed);
         }
         self.blocks.fetch_min(pages_of(size), Ordering::Relaxed);
@@ -103,12 +103,12 @@ impl FileData {
     /// grow into it any more. With the size lock held.
     fn give_back_behind(&self, ctx: &DataCtx<'_>, cut: Option<&Cut<'_>>) -> Result<()> {
         debug_assert!(self.size_lock.is_locked(), "the end may move");
-        if !self.has_room_behind() {
+        if !self.has_space_behind() {
             return Ok(());
         }
         let _writeback = self.lock_writeback();
         let behind = pages_of(self.size())..MAX_PAGES;
-        let had = ctx.store.room_in(ctx.ino, behind.clone())?;
+        let had = ctx.store.space_in(ctx.ino, behind.clone())?;
         debug_assert!(had <= behind.end - behind.start, "more pages than there are");
         ctx.store.unmap(ctx.lane, ctx.ino, behind, cut)?;
         self.behind.store(0, Ordering::Relaxed); // Relaxed: a statistic
@@ -163,7 +163,7 @@ impl FileData {
         let first = pages_of(offset);
         // Behind the end there are only preallocated pages.
         let last = match end >= size && size_lock.is_some() {
-            true if self.has_room_behind() => page_at(end).max(pages_of(size)),
+            true if self.has_space_behind() => page_at(end).max(pages_of(size)),
             true => pages_of(size),
             false => page_at(end),
         };
@@ -171,10 +171,10 @@ impl FileData {
             return Ok(());
         }
         let writeback = self.lock_writeback();
-        let had = ctx.store.room_in(ctx.ino, first..last)?;
+        let had = ctx.store.space_in(ctx.ino, first..last)?;
         ctx.store.unmap(ctx.lane, ctx.ino, first..last, cut)?;
-        // In the middle of preallocated pages the room may stay.
-        let stored = had.saturating_sub(ctx.store.room_in(ctx.ino, first..last)?);
+        // In the middle of preallocated pages the space may stay.
+        let stored = had.saturating_sub(ctx.store.space_in(ctx.ino, first..last)?);
         debug_assert!(stored <= last - first, "more pages than there are");
         self.take_blocks(stored + self.discard(ctx, first..last, &writeback));
         Ok(())
@@ -191,13 +191,13 @@ impl FileData {
         cut: &Cut<'_>,
     ) -> Result<()> {
         self.punch_hole(ctx, offset, len, Some(cut))?;
-        // As on other file systems the room stays the file's.
+        // As on other file systems the space stays the file's.
         self.allocate(ctx, offset, len, keep_size, cut)
     }
 
-    /// Preallocates: keeps room for all of the range until it is written or becomes a hole, and
+    /// Preallocates: keeps space for all of the range until it is written or becomes a hole, and
     /// extends the file unless `keep_size`. ENOSPC if there is not as much. On a volume that cannot
-    /// keep it, only looks whether there is room at this moment.
+    /// keep it, only looks whether there is space at this moment.
     pub fn allocate(
         &self,
         ctx: &DataCtx<'_>,
@@ -219,7 +219,7 @@ impl FileData {
                     self.take_blocks(self.fill_holes(ctx, pages));
                 }
                 None => {
-                    let missing = pages.end - pages.start - ctx.store.room_in(ctx.ino, pages)?;
+                    let missing = pages.end - pages.start - ctx.store.space_in(ctx.ino, pages)?;
                     if !ctx.store.reserve(ctx.lane, missing) {
                         return Err(Error::Posix(libc::ENOSPC));
                     }
@@ -230,8 +230,8 @@ impl FileData {
         if keep_size { Ok(()) } else { self.extend(ctx, offset, len) }
     }
 
-    /// The cached pages of a range were preallocated: none is a hole any more. Returns how many of
-    /// them count as blocks for being dirty.
+    /// Takes the mark of a hole off the cached pages of a range, which were preallocated. Returns
+    /// how many of them count as blocks for being dirty.
     fn fill_holes(&self, ctx: &DataCtx<'_>, range: Range<u64>) -> u64 {
         debug_assert!(self.writeback_lock.is_locked(), "an image of a hole may be under way");
         let pin = epoch::pin();
@@ -248,10 +248,10 @@ impl FileData {
         counted
     }
 
-    /// To be called before the size is raised, without a lock: bytes that the store may hold behind
-    /// the end of a file that was found after a crash (D6) are overwritten with zeros when the file
-    /// is next written back, and until then the page stays in memory. Once is enough: what this
-    /// mount cuts off it writes back, or keeps.
+    /// Sees to it that bytes which the store may hold behind the end of a file that was found after
+    /// a crash (D6) are overwritten with zeros when the file is next written back; until then the
+    /// page stays in memory. Called before the size is raised, without a lock. Once is enough: what
+    /// this mount cuts off it writes back, or keeps.
     pub(super) fn zero_tail(&self, ctx: &DataCtx<'_>) -> Result<()> {
         // Acquire: who sees it lowered sees the page dirty.
         if !self.tail_unsure.load(Ordering::Acquire) {

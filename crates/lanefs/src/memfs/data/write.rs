@@ -16,11 +16,11 @@ use lanefs_format::{Block, MAX_FILE_SIZE};
 use lanefs_sync::{copy_racy, fill_racy};
 use std::sync::atomic::Ordering;
 
-/// A page that has room of its own is not written for now: what full volumes lend to such pages is
-/// lent to others, until these are written back.
-pub const ROOM_LENT: Error = Error::Posix(libc::EAGAIN);
+/// The error for a page that has space of its own and is not written for now: what full volumes
+/// lend to such pages is lent to others, until these are written back.
+pub const SPACE_LENT: Error = Error::Posix(libc::EAGAIN);
 
-/// What a write did.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Bytes written: fewer than asked if the volume filled up half-way.
@@ -31,15 +31,15 @@ pub struct Written {
     pub extended: bool,
 }
 
-/// What a write has in hand: frames for pages that are missing, and blocks promised to it that no
-/// page has taken.
+/// The means that a write has in hand: frames for pages that are missing, and blocks promised to it
+/// that no page has taken.
 #[derive(Default)]
 struct InHand {
     frames: Hand,
     blocks: u64,
 }
 
-/// Why the second step ended.
+/// The reason why the second step ended.
 enum Stop {
     Done,
     /// The rest lies behind the end of the file: it needs the size lock.
@@ -76,7 +76,7 @@ impl FileData {
                     out.bytes += n;
                 }
                 Err(e) if out.bytes == 0 => return Err(e),
-                Err(_) => break, // told when the writer comes back for the rest
+                Err(_) => break, // reported when the writer comes back for the rest
             }
         }
         Ok(out)
@@ -84,7 +84,7 @@ impl FileData {
 
     /// Writes at the end; returns where that was. Appends to one file come one after the other,
     /// each whole, but for one cut short by a full volume or by memory full of dirty pages.
-    /// `whole`: where there is no room for all of it nothing is written, and the error is ENOSPC.
+    /// `whole`: where there is no space for all of it nothing is written, and the error is ENOSPC.
     /// (The rest cannot follow later: others append meanwhile.)
     pub fn append(&self, ctx: &DataCtx<'_>, buf: &[u8], whole: bool) -> Result<(u64, Written)> {
         let mut hand = InHand::default();
@@ -119,7 +119,7 @@ impl FileData {
             if whole && pages > 1 && hand.blocks < pages {
                 if ctx.store.reserve(ctx.lane, pages - hand.blocks) {
                     hand.blocks = pages;
-                } else if ctx.store.room_in(ctx.ino, page_at(start)..page_at(start) + pages)? < pages {
+                } else if ctx.store.space_in(ctx.ino, page_at(start)..page_at(start) + pages)? < pages {
                     return Err(Error::Posix(libc::ENOSPC));
                 }
             }
@@ -139,8 +139,8 @@ impl FileData {
         }
     }
 
-    /// The shortest way: one page, cached, dirty already, not at the end. Everything else is left
-    /// to the long way.
+    /// Writes by the shortest way: one page, cached, dirty already, not at the end. Returns false
+    /// for everything else, which is left to the long way.
     #[inline]
     fn overwrite(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8]) -> bool {
         let (page, from) = (page_at(offset), offset as usize % PAGE);
@@ -210,7 +210,7 @@ impl FileData {
         }
     }
 
-    /// The first step of a write: no lock is held.
+    /// Takes the first step of a write: no lock is held.
     fn prepare(&self, ctx: &DataCtx<'_>, at: u64, len: usize, sized: bool, hand: &mut Hand) -> Result<()> {
         debug_assert!(len > 0, "nothing is written");
         ctx.pool.slow_down();
@@ -242,8 +242,8 @@ impl FileData {
         Ok(())
     }
 
-    /// The second step: writes page by page and returns how far it came. `sized`: the caller holds
-    /// the size lock. Blocks that are promised are taken before others are reserved.
+    /// Takes the second step: writes page by page and returns how far it came. `sized`: the caller
+    /// holds the size lock. Blocks that are promised are taken before others are reserved.
     fn put(
         &self,
         ctx: &DataCtx<'_>,
@@ -326,14 +326,14 @@ impl FileData {
         (done, Stop::Done)
     }
 
-    /// Reserves for a page that has room of its own, on a full volume: a block that it will give
-    /// back, or one that is kept for it. [`ROOM_LENT`] if others have all that is lent for that.
+    /// Reserves for a page that has space of its own, on a full volume: a block that it will give
+    /// back, or one that is kept for it. [`SPACE_LENT`] if others have all that is lent for that.
     #[cold]
     fn reserve_own(&self, ctx: &DataCtx<'_>, page: u64) -> Result<()> {
-        // What cannot be read is refused for want of room.
-        match ctx.store.has_room(ctx.ino, page) {
+        // What cannot be read is refused for want of space.
+        match ctx.store.has_space(ctx.ino, page) {
             Ok(true) if ctx.store.reserve_rewrite(ctx.lane) => Ok(()),
-            Ok(true) => Err(ROOM_LENT),
+            Ok(true) => Err(SPACE_LENT),
             _ => Err(Error::Posix(libc::ENOSPC)),
         }
     }
@@ -353,13 +353,13 @@ impl FileData {
                 fill_racy(bytes, 0, from);
                 fill_racy(bytes.add(from + len), 0, PAGE - from - len);
             }
-            // Of a file without holes the store has the page, and none behind its end unless room
+            // Of a file without holes the store has the page, and none behind its end unless space
             // is kept there; of another it is asked.
-            let known = if inside == 0 { !self.has_room_behind() } else { !self.is_sparse() };
+            let known = if inside == 0 { !self.has_space_behind() } else { !self.is_sparse() };
             let hole = if known {
                 inside == 0
             } else {
-                !matches!(ctx.store.has_room(ctx.ino, guard.page()), Ok(true))
+                !matches!(ctx.store.has_space(ctx.ino, guard.page()), Ok(true))
             };
             if hole {
                 guard.set(HOLE);

@@ -35,16 +35,16 @@ impl WritebackGuard<'_> {
     }
 }
 
-/// What a capture found.
+/// The pages that a capture found.
 #[derive(Debug, Default)]
 pub struct Captured {
     /// Page numbers, ascending, with a stable image each.
     pub pages: Vec<(u64, Box<Block>)>,
     /// There were more dirty pages in the range than asked for.
     pub more: bool,
-    /// Dirty pages that could not be captured for lack of space: an fsync must say ENOSPC. (A page
-    /// that is being extended needs a second block: one for the image, one for what comes behind
-    /// the size.)
+    /// Dirty pages that could not be captured for lack of space: an fsync must return ENOSPC. (A
+    /// page that is being extended needs a second block: one for the image, one for what comes
+    /// behind the size.)
     pub skipped: usize,
 }
 
@@ -60,7 +60,8 @@ impl FileData {
         WritebackGuard { lock: self.writeback_lock.lock() }
     }
 
-    /// The right to write the file back, if nobody has it: for [`super::Writeback::write_back`].
+    /// Takes the right to write the file back, if nobody has it: for
+    /// [`super::Writeback::write_back`].
     #[cfg(test)]
     pub fn try_lock_writeback(&self) -> Option<WritebackGuard<'_>> {
         self.writeback_lock.try_lock().map(|lock| WritebackGuard { lock })
@@ -143,8 +144,9 @@ impl FileData {
         Image::Taken(image)
     }
 
-    /// Says what became of captured pages: `ok` if the store has them now. If not, they are dirty
-    /// again, with the reservations they took along (the store must not have used them up).
+    /// Takes note of what became of captured pages: `ok` if the store has them now. If not, they
+    /// are dirty again, with the reservations they took along (the store must not have used them
+    /// up).
     pub fn finish(&self, ctx: &DataCtx<'_>, writeback: &WritebackGuard<'_>, pages: &[u64], ok: bool) {
         debug_assert!(writeback.is_of(self), "the lock of another file");
         debug_assert!(pages.is_sorted_by(|a, b| a < b), "each page once, in order");
@@ -200,7 +202,7 @@ impl FileData {
         }
     }
 
-    /// Whether so many pages are dirty: walks the tree until it has found them.
+    /// Returns whether so many pages are dirty: walks the tree until it has found them.
     pub fn has_dirty_pages(&self, most: usize) -> bool {
         debug_assert!(most > 0, "so many always are");
         let mut left = most;
@@ -211,7 +213,7 @@ impl FileData {
         found.is_break()
     }
 
-    /// How many pages are dirty: walks the tree.
+    /// Returns how many pages are dirty: walks the tree.
     #[cfg(test)]
     pub fn dirty_pages(&self) -> usize {
         let mut count = 0;

@@ -27,8 +27,8 @@ const _: () = assert!(COMPLETE & CHANGED == 0, "flags of one word");
 /// Bytes of a name that an entry holds itself.
 const INLINE: usize = 14;
 
-/// A name's bytes. Short ones lie in the entry, so that a lookup reads one line; others beside it,
-/// in a few sizes.
+/// The bytes of a name. Short ones lie in the entry, so that a lookup reads one line; others beside
+/// it, in a few sizes.
 pub(crate) enum Name {
     Short(u8, [u8; INLINE]),
     Mid(Box<Sized<31>>),
@@ -55,7 +55,7 @@ impl<const N: usize> Sized<N> {
 }
 
 impl Name {
-    /// Of at most 255 bytes.
+    /// Makes a name of at most 255 bytes.
     fn new(name: &[u8]) -> Name {
         match name.len() {
             0..=INLINE => {
@@ -79,7 +79,7 @@ impl Name {
         }
     }
 
-    /// Bytes it takes beside the entry.
+    /// Returns the bytes that a name takes beside the entry.
     fn beside(len: usize) -> usize {
         match len {
             0..=INLINE => 0,
@@ -143,7 +143,7 @@ impl Entry {
         })
     }
 
-    /// What the name names; `None` for a tombstone. Acquire: pairs with the Release of
+    /// Returns what the name names; `None` for a tombstone. Acquire: pairs with the Release of
     /// `set_target`, so the inode that was published before the entry is seen.
     pub fn target(&self) -> Option<(Ino, FileKind)> {
         let v = self.target.load(Acquire);
@@ -171,8 +171,8 @@ impl Entry {
         }
     }
 
-    /// Memory the entry takes, in bytes, with its share of the tables of leaves: a directory that
-    /// has grown has a leaf for three to nine names.
+    /// Returns the memory that an entry takes, in bytes, with its share of the tables of leaves: a
+    /// directory that has grown has a leaf for three to nine names.
     pub fn bytes(name_len: usize) -> usize {
         size_of::<Entry>() + size_of::<Leaf>() / 4 + Name::beside(name_len)
     }
@@ -240,7 +240,7 @@ pub(crate) struct Table {
     pub leaves: [Leaf; FANOUT],
 }
 
-/// What a leaf's head points at.
+/// The target of a leaf's head.
 pub(crate) enum Head {
     Chain(*mut Entry),
     Table(*mut Table),
@@ -269,8 +269,8 @@ impl Leaf {
         }
     }
 
-    /// Acquire: pairs with the Release in `set_chain`/`set_table`, so what it points at is
-    /// initialised.
+    /// Returns what the head points at. Acquire: pairs with the Release in `set_chain`/`set_table`,
+    /// so that is initialised.
     #[inline(always)]
     pub fn head(&self) -> Head {
         let p = self.head.load(Acquire);
@@ -290,8 +290,8 @@ impl Leaf {
         self.head.store(std::ptr::without_provenance_mut(GONE), Release);
     }
 
-    /// Whether nothing would be lost with the leaf but the claim that there is no entry, if it is
-    /// complete: nothing that is not folded.
+    /// Returns whether nothing would be lost with the leaf but the claim that there is no entry, if
+    /// it is complete: nothing that is not folded.
     pub fn is_idle(&self, folded: u64) -> bool {
         matches!(self.head(), Head::Chain(p) if p.is_null())
             && self.epoch.load(Relaxed) <= folded
@@ -320,7 +320,7 @@ impl Leaf {
         Look::begin(&self.split_seq, &self.flags).filter(|_| self.multi_key.load(Acquire) == 0)
     }
 
-    /// Whether the chain holds every name of the leaf's range (leaf locked, else see
+    /// Returns whether the chain holds every name of the leaf's range (leaf locked, else see
     /// [`Leaf::look`]).
     pub fn is_complete(&self) -> bool {
         self.flags.load(Acquire) & COMPLETE != 0
@@ -380,13 +380,14 @@ impl Table {
     }
 }
 
-/// Which leaf of a table at `level` covers `cookie`.
+/// Returns which leaf of a table at `level` covers `cookie`.
 pub(crate) fn slot(cookie: u64, level: u32) -> usize {
     debug_assert!(cookie < COOKIES && level < MAX_LEVELS, "{cookie:#x} at level {level}");
     (cookie >> (59 - 4 * level)) as usize & (FANOUT - 1)
 }
 
-/// The cookies a leaf covers: `prefix` is any cookie in it, `level` its table's level.
+/// Returns the cookies that a leaf covers, the lowest and the highest: `cookie` is any of them,
+/// `level` its table's level.
 pub(crate) fn range_of(cookie: u64, level: u32) -> (u64, u64) {
     debug_assert!(cookie < COOKIES && level < MAX_LEVELS, "{cookie:#x} at level {level}");
     let low_bits = 59 - 4 * level;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Acquire;
 /// One entry of a listing: cookie, inode, kind, name.
 pub(crate) type Listed<'g> = (u64, Ino, FileKind, &'g [u8]);
 
-/// Where a listing stands.
+/// The place at which a listing stands.
 pub(crate) enum Step {
     /// The entries of one leaf were handed over; go on behind this cookie.
     Next(u64),

@@ -7,7 +7,7 @@ use lanefs_format::{FileKind, Ino};
 use lanefs_sync::partial;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// What the store told of one bucket: the cookies it covers and its entries in cookie order.
+/// A bucket as the store has it: the cookies it covers and its entries in cookie order.
 pub(crate) struct Bucket<'a> {
     pub lowest: u64,
     pub highest: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Bucket<'a> {
 }
 
 impl Dir {
-    /// The stamp to pass to [`Dir::install`]; take it before the store is read.
+    /// Returns the stamp to pass to [`Dir::install`]; it is taken before the store is read.
     pub fn load_stamp(&self) -> u32 {
         self.generation.load(SeqCst)
     }
@@ -63,7 +63,7 @@ impl Dir {
         (whole, bytes)
     }
 
-    /// Bytes of the names in memory, about: long ones count as short.
+    /// Returns the bytes of the names in memory, about: long ones count as short.
     pub fn name_bytes(&self) -> usize {
         let mut n = 0;
         self.each_leaf(&mut |leaf, _, _| {
@@ -95,8 +95,8 @@ impl Dir {
         freed
     }
 
-    /// Evicts clean leaves from cookie `at` on until `want` bytes are free; how many are, and where
-    /// to go on: 0 at the end.
+    /// Evicts clean leaves from cookie `at` on until `want` bytes are free; returns how many are,
+    /// and where to go on: 0 at the end.
     fn evict_from(&self, mut at: u64, want: usize, folded: u64, guard: &Guard) -> (usize, u64) {
         debug_assert!(at < 1 << 63);
         let mut freed = 0;
@@ -174,7 +174,8 @@ impl Dir {
             above.set_complete(leaves[0].is_complete());
             leaves.iter().for_each(Leaf::set_gone);
             above.set_chain(std::ptr::null_mut());
-            // The split left the sequence one generation ahead: that of now, if nothing was taken since.
+            // The split left the sequence one generation ahead: that of now, if nothing was taken
+            // since.
             let taken = Some(self.taken()).filter(|seq| *seq != split).unwrap_or_else(|| self.taken());
             partial::end_taking(&above.split_seq, taken);
             above.check_invariants(level);
@@ -189,7 +190,7 @@ impl Dir {
         out
     }
 
-    /// Whether every entry is clean, so that the whole directory may leave memory.
+    /// Returns whether every entry is clean, so that the whole directory may leave memory.
     pub fn is_clean(&self, folded: u64, guard: &Guard) -> bool {
         let _ = guard;
         self.each_leaf(&mut |leaf, _, _| leaf.epoch.load(Relaxed) <= folded)

@@ -28,14 +28,14 @@ impl Dir {
         }
     }
 
-    /// A leaf that is already locked, as an operation's.
+    /// Takes over a leaf that is already locked, as an operation's.
     pub(super) fn adopt<'g>(&'g self, leaf: &'g Leaf, level: u32, guard: &'g Guard) -> LockedLeaf<'g> {
         debug_assert!(leaf.lock.is_locked(), "the caller has locked it");
         LockedLeaf { dir: self, leaf, level, guard }
     }
 
-    /// The next generation, as `split_seq` tells of it: for who has just taken something out of a
-    /// leaf that the store may remember.
+    /// Takes the next generation; returns it as `split_seq` has it: for who has just taken
+    /// something out of a leaf that the store may remember.
     pub(super) fn taken(&self) -> u32 {
         self.generation.fetch_add(1, SeqCst).wrapping_add(1) << 1
     }
@@ -96,17 +96,17 @@ pub(crate) enum NotEmpty {
 }
 
 impl<'g> LockedLeaf<'g> {
-    /// Whether a miss is authoritative.
+    /// Returns whether a miss is authoritative.
     pub fn is_complete(&self) -> bool {
         self.leaf.is_complete()
     }
 
-    /// Highest timestamp of any operation on a name of this leaf.
+    /// Returns the highest timestamp of any operation on a name of this leaf.
     pub fn last_ts(&self) -> u64 {
         self.leaf.last_ts.load(Relaxed)
     }
 
-    /// The entry of `name`, tombstones included.
+    /// Returns the entry of `name`, tombstones included.
     pub fn find(&self, hash: u64, name: &[u8]) -> Option<&'g Entry> {
         let Head::Chain(mut p) = self.leaf.head() else { return None };
         // SAFETY: the leaf is locked and the guard pinned.
@@ -119,8 +119,8 @@ impl<'g> LockedLeaf<'g> {
         None
     }
 
-    /// The entry of `name`, tombstones included, and the cookie that the name has or would get; no
-    /// cookie when all eight of the hash are taken. One walk over the chain.
+    /// Returns the entry of `name`, tombstones included, and the cookie that the name has or would
+    /// get; no cookie when all eight of the hash are taken. One walk over the chain.
     pub fn place(&self, hash: u64, name: &[u8]) -> (Option<&'g Entry>, Option<u64>) {
         debug_assert_eq!(hash & 7, 0, "a hash, not a cookie");
         let mut taken = 0u8;
@@ -138,9 +138,9 @@ impl<'g> LockedLeaf<'g> {
         (None, (taken != u8::MAX).then(|| hash | u64::from(taken.trailing_ones())))
     }
 
-    /// Makes room: drops clean tombstones, then splits if the leaf is too full. May move to a child
-    /// leaf.
-    pub fn make_room(self, cookie: u64, folded: impl Fn() -> u64) -> LockedLeaf<'g> {
+    /// Makes space for a name: drops clean tombstones, then splits if the leaf is too full. May
+    /// move to a child leaf.
+    pub fn make_space(self, cookie: u64, folded: impl Fn() -> u64) -> LockedLeaf<'g> {
         if self.leaf.count.load(Relaxed) >= super::SPLIT_AT {
             self.purge(folded());
         }
@@ -150,7 +150,7 @@ impl<'g> LockedLeaf<'g> {
         let (dir, guard) = (self.dir, self.guard);
         split(self.leaf, self.level);
         drop(self);
-        dir.lock(cookie, guard).make_room(cookie, folded)
+        dir.lock(cookie, guard).make_space(cookie, folded)
     }
 
     /// Adds a name (there must be none, see `find`). `entry` was allocated before the lock was
@@ -201,7 +201,7 @@ impl<'g> LockedLeaf<'g> {
         n
     }
 
-    /// Whether nothing was taken out of the leaf since `stamp`, see invariant 5.
+    /// Returns whether nothing was taken out of the leaf since `stamp`, see invariant 5.
     pub(super) fn nothing_taken_since(&self, stamp: u32) -> bool {
         // Half of the numbers lie behind a stamp, half before it.
         let behind = self.leaf.split_seq.load(Relaxed).wrapping_sub(stamp << 1) as i32;
@@ -327,7 +327,7 @@ impl<'g> LockedPair<'g> {
         }
     }
 
-    /// The leaf of key `a`.
+    /// Returns the leaf of key `a`.
     pub fn a(&self) -> &LockedLeaf<'g> {
         match &self.second {
             Some(s) if self.swapped => s,
@@ -335,7 +335,7 @@ impl<'g> LockedPair<'g> {
         }
     }
 
-    /// The leaf of key `b`.
+    /// Returns the leaf of key `b`.
     pub fn b(&self) -> &LockedLeaf<'g> {
         match &self.second {
             Some(s) if !self.swapped => s,
@@ -357,8 +357,9 @@ impl<'g> LockedPair<'g> {
         [Some(self.first.leaf), self.second.as_ref().map(|s| s.leaf)].into_iter().flatten()
     }
 
-    /// Makes room in both leaves; starts over with other leaves if one split.
-    pub fn is_roomy(&self, folded: impl Fn() -> u64) -> bool {
+    /// Makes space in both leaves. Returns false if one split: the caller starts over with other
+    /// leaves.
+    pub fn has_space(&self, folded: impl Fn() -> u64) -> bool {
         for l in [Some(&self.first), self.second.as_ref()].into_iter().flatten() {
             if l.leaf.count.load(Relaxed) + 1 >= super::SPLIT_AT {
                 l.purge(folded());

@@ -1,11 +1,11 @@
 //! Directories in memory: a trie over the cookie (hash order), lock-free to read, locked leaf by
 //! leaf to write.
 //!
-//! Definitions. A *cookie* is 60 bits of the name's keyed hash and 3 bits that tell names of one
-//! hash apart; it is the entry's place in the listing, on disk too. A *leaf* covers all cookies
-//! with a common prefix; the root's 16 leaves cover 4 bits. A leaf is *complete* when its chain
-//! holds every name of its range; otherwise the folded bucket on the store must be asked. An entry
-//! is *clean* once the epoch of its last change has been folded.
+//! Definitions. A *cookie* is 60 bits of the name's keyed hash and 3 bits that distinguish names of
+//! one hash; it is the entry's place in the listing, on disk too. A *leaf* covers all cookies with
+//! a common prefix; the root's 16 leaves cover 4 bits. A leaf is *complete* when its chain holds
+//! every name of its range; otherwise the folded bucket on the store must be asked. An entry is
+//! *clean* once the epoch of its last change has been folded.
 //!
 //! Invariants.
 //! 1. A chain changes only under its leaf's lock. Adding is one Release store of the head, removing
@@ -22,10 +22,10 @@
 //!    when its name was born in the same epoch (then the folded directory cannot hold it). Each
 //!    such removal of something the store may remember bumps `generation` and leaves the new one,
 //!    twice, in the leaf's `split_seq`; the halves of a leaf that splits inherit it.
-//! 5. Names loaded from the store are added to a leaf only if its `split_seq` tells of no
-//!    generation later than that before the read, and never over an entry in memory. (Not: if
-//!    `generation` stayed. The reclaimer goes over the leaves of a large directory faster than one
-//!    bucket is read.)
+//! 5. Names loaded from the store are added to a leaf only if its `split_seq` has no generation
+//!    later than that before the read, and never over an entry in memory. (Not: if `generation`
+//!    stayed. The reclaimer goes over the leaves of a large directory faster than one bucket is
+//!    read.)
 //! 6. Entries, and tables but the root, are freed through the epoch collector, so a guard keeps
 //!    them readable. A table is taken out when all its leaves are empty and folded, and all
 //!    complete or none: with them and the leaf above locked, that leaf gets back what is known of
@@ -75,23 +75,23 @@ pub(crate) struct Dir {
     /// The root table; of a directory that was not made in this mount null until its first load.
     /// Written once, by compare-exchange: AcqRel, the partner of the Acquire load in `root`.
     root: AtomicPtr<Table>,
-    /// See invariants 4 and 5. Written under a leaf lock, where something is taken out only. SeqCst:
-    /// the increment in `taken` is the partner of the load in `load_stamp`, so that a stamp which
-    /// counts a taking comes with a view of the store that has the fold behind it.
+    /// See invariants 4 and 5. Written under a leaf lock, where something is taken out only.
+    /// SeqCst: the increment in `taken` is the partner of the load in `load_stamp`, so that a stamp
+    /// which counts a taking comes with a view of the store that has the fold behind it.
     pub(crate) generation: AtomicU32,
-    /// Where the eviction of a directory in use goes on: the top half of a cookie. Written by the
-    /// reclaimer. Relaxed: any value is right.
+    /// The place at which the eviction of a directory in use goes on: the top half of a cookie.
+    /// Written by the reclaimer. Relaxed: any value is right.
     hand: AtomicU32,
     /// [`ALIVE`], [`DYING`] or [`DEAD`]; written by rmdir and rename only. SeqCst: who adds a name
-    /// loads it with the leaf locked, who removes the directory stores it before it locks the leaves
-    /// to see that they are empty; so one of the two finds what the other did.
+    /// loads it with the leaf locked, who removes the directory stores it before it locks the
+    /// leaves to see that they are empty; so one of the two finds what the other did.
     pub(crate) state: AtomicU8,
     /// Whether the directory was made in this mount and nothing of it was evicted: all leaves are
     /// born complete.
     newborn: bool,
 }
 
-/// What a lookup found.
+/// The outcome of a lookup.
 pub(crate) enum Found {
     Name(Ino, FileKind),
     Absent,
@@ -147,8 +147,9 @@ impl Dir {
         }
     }
 
-    /// The leaf that covers `cookie`, and the level of its table. The answer may be split or gone
-    /// right after: lockers check again. The caller is pinned for as long as it uses the leaf.
+    /// Returns the leaf that covers `cookie`, and the level of its table. The answer may be split
+    /// or gone right after: lockers check again. The caller is pinned for as long as it uses the
+    /// leaf.
     fn leaf(&self, cookie: u64) -> (&Leaf, u32) {
         Dir::leaf_below(self.root_or_new(), cookie)
     }
@@ -233,8 +234,8 @@ impl Dir {
         self.root().is_none_or(|t| go(t, 0, 0, f))
     }
 
-    /// The entry with this cookie, tombstones included, and the leaf's purged lanes: what a closure
-    /// needs of a key.
+    /// Returns the lanes of the entry with this cookie, tombstones included, and the leaf's purged
+    /// lanes: what a closure needs of a key.
     ///
     /// Only groups behind epoch `committed` are pending; who logged one raised the epochs before it
     /// changed anything.
@@ -268,14 +269,14 @@ impl Dir {
         }
     }
 
-    /// The latest change of the directory's content (coarse clock), [`NO_TIME`] if none in this
-    /// mount.
+    /// Returns the latest change of the directory's content (coarse clock), [`NO_TIME`] if none in
+    /// this mount.
     pub fn mtime(&self) -> i64 {
         let stripes = self.root().into_iter().flat_map(|t| &t.leaves);
         stripes.map(|l| l.mtime.load(Relaxed)).max().unwrap_or(NO_TIME)
     }
 
-    /// Subdirectories gained since the inode was made or loaded.
+    /// Returns the number of subdirectories gained since the inode was made or loaded.
     pub fn subdirs(&self) -> i32 {
         self.root().map_or(0, |t| t.leaves.iter().map(|l| l.subdirs.load(Relaxed)).sum())
     }
@@ -293,7 +294,7 @@ impl Dir {
         }
     }
 
-    /// The root leaf whose range holds `cookie`.
+    /// Returns the root leaf whose range holds `cookie`.
     fn stripe(&self, cookie: u64) -> &Leaf {
         &self.root_or_new().leaves[slot(cookie, 0)]
     }
@@ -312,8 +313,8 @@ impl Dir {
         debug_assert_ne!(stripe.named.load(Relaxed) & bit, 0, "a closure would pass the lane by");
     }
 
-    /// Lanes that may hold a group with a key in this directory that is pending: of an epoch behind
-    /// `committed`.
+    /// Returns the lanes (modulo 64) that may hold a group with a key in this directory that is
+    /// pending: of an epoch behind `committed`.
     pub fn lanes_behind(&self, committed: u64) -> u64 {
         let Some(t) = self.root() else { return 0 };
         // SeqCst: the epoch first; who raised it had set its bit before.
@@ -321,19 +322,19 @@ impl Dir {
         pending.fold(0, |mask, l| mask | l.named.load(SeqCst))
     }
 
-    /// Marks the stripe of `cookie` as changed; true if it was not.
+    /// Marks the stripe of `cookie` as changed; returns true if it was not.
     pub fn mark_changed(&self, cookie: u64) -> bool {
         let stripe = self.stripe(cookie);
         stripe.flags.load(Relaxed) & entry::CHANGED == 0
             && stripe.flags.fetch_or(entry::CHANGED, AcqRel) & entry::CHANGED == 0
     }
 
-    /// Whether any stripe is marked as changed.
+    /// Returns whether any stripe is marked as changed.
     pub fn has_changed(&self) -> bool {
         self.root().is_some_and(|t| t.leaves.iter().any(|l| l.flags.load(Relaxed) & entry::CHANGED != 0))
     }
 
-    /// Takes the marks off, before what they are about is captured; true if there was one.
+    /// Takes the marks off, before what they are about is captured; returns true if there was one.
     pub fn take_changed(&self) -> bool {
         let mut any = false;
         for l in self.root().iter().flat_map(|t| &t.leaves) {
@@ -345,7 +346,7 @@ impl Dir {
         any
     }
 
-    /// Whether any name is in memory; a quick no to rmdir.
+    /// Returns whether any name is in memory; a quick no to rmdir.
     pub fn has_names(&self, guard: &Guard) -> bool {
         let _ = guard;
         !self.each_leaf(&mut |leaf, _, _| {
@@ -429,7 +430,7 @@ fn split(leaf: &Leaf, level: u32) {
     partial::end_taking(&leaf.split_seq, s.wrapping_add(2));
 }
 
-/// Whether a locked leaf should split before it takes another entry.
+/// Returns whether a locked leaf should split before it takes another entry.
 fn too_full(leaf: &Leaf, level: u32) -> bool {
     debug_assert!(leaf.lock.is_locked(), "others may add entries meanwhile");
     leaf.count.load(Relaxed) >= SPLIT_AT && level + 1 < entry::MAX_LEVELS

@@ -1,6 +1,6 @@
 //! Several looks that are answered as if they had been made at one moment.
 //!
-//! A lookup writes nothing and locks nothing, so two of them tell of two moments. An answer that
+//! A lookup writes nothing and locks nothing, so two of them are of two moments. An answer that
 //! rests on both, and changes nothing that would be checked under the locks, may describe a state
 //! that never was: the source as it was before a rename of another thread, and the target as it is
 //! behind it.
@@ -41,7 +41,7 @@ impl<'g> Moment<'g> {
         Moment { leaves }
     }
 
-    /// Whether all looks since the beginning tell of one moment.
+    /// Returns whether all looks since the beginning are of one moment.
     pub fn holds(&self) -> bool {
         self.leaves.iter().all(|(leaf, seq)| leaf.lock.validate(*seq))
     }

@@ -15,7 +15,7 @@ fn add(d: &Dir, name: &[u8], ino: u64, epoch: u64, g: &Guard) -> bool {
 /// Adds a name in the epoch that `epoch` returns when the leaf is locked.
 fn add_in(d: &Dir, name: &[u8], ino: u64, epoch: impl Fn() -> u64, g: &Guard) -> bool {
     let h = hash_name(KEY, name);
-    let l = d.lock(h, g).make_room(h, || 0);
+    let l = d.lock(h, g).make_space(h, || 0);
     let epoch = epoch();
     if let Some(e) = l.find(h, name) {
         if e.target().is_some() {
@@ -356,7 +356,7 @@ fn a_pair_hides_its_change_until_it_is_whole() {
             for i in 0..20_000u64 {
                 let g = pin();
                 let mut p = LockedPair::lock((Ino(1), &a, ha), (Ino(2), &b, hb), &g);
-                assert!(p.is_roomy(|| 0));
+                assert!(p.has_space(|| 0));
                 p.raise();
                 turns.fetch_add(1, SeqCst);
                 let (from, to, hf, ht, nf, nt) = if i % 2 == 0 {

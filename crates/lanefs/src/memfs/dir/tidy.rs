@@ -6,7 +6,7 @@ use super::entry::{Entry, Head, range_of};
 use crossbeam_epoch::Guard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// What [`Dir::tidy`] found and did.
+/// The outcome of [`Dir::tidy`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tidied {
     /// Bytes freed.

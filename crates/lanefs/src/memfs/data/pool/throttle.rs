@@ -1,4 +1,4 @@
-//! How many frames are dirty, and what a writer does about it.
+//! The count of dirty frames, and what a writer does about it.
 //!
 //! A frame counts as dirty from when it becomes dirty or captured until it is neither. Each lane
 //! counts in a line of its own and hands its sum to the shared count a few at a time, so the shared
@@ -18,26 +18,27 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What the pool asks of the file system above.
+/// The requests of the pool to the file system above.
 pub trait Writeback: Send + Sync {
-    /// Many frames are dirty: start writing back soon, in another thread. Called often: must be
-    /// cheap when a writeback is under way already.
+    /// Starts writing back soon, in another thread, for many frames are dirty. Called often: must
+    /// be cheap when a writeback is under way already.
     fn wake(&self);
     /// Writes back about `want` dirty frames now, in this thread, and returns for how many `finish`
-    /// was called. The caller holds no lock of this room. Must not wait for a file that another
-    /// thread has locked for writeback: skip it; 0 says that there was nothing to do.
+    /// was called. The caller holds no lock of this directory. Must not wait for a file that
+    /// another thread has locked for writeback: skips it; 0 means that there was nothing to do.
     fn write_back(&self, want: usize) -> usize;
 }
 
 /// The longest a writer is held back while others make the dirty count fall too slowly.
 const SLOWED: Duration = Duration::from_secs(2);
-/// How long a writer without a frame hopes for progress.
+/// The longest that a writer without a frame hopes for progress.
 const GIVE_UP: Duration = Duration::from_secs(20);
 /// The longest sleep between two looks.
 const NAP: Duration = Duration::from_millis(5);
 
 pub(in crate::memfs::data) struct Throttle {
-    /// The lanes' sums of dirty frames, as they hand them over. Relaxed: a count that orders nothing.
+    /// The lanes' sums of dirty frames, as they hand them over. Relaxed: a count that orders
+    /// nothing.
     dirty: CachePadded<AtomicI64>,
     background: i64,
     hard: i64,
@@ -83,19 +84,20 @@ impl Throttle {
 }
 
 impl FramePool {
-    /// Says who writes dirty pages back. Once; later calls are ignored.
+    /// Sets who writes dirty pages back. Once; later calls are ignored.
     pub fn set_writeback(&self, callback: Arc<dyn Writeback>) {
         let _ = self.throttle.callback.set(callback);
     }
 
-    /// Frames that are dirty or being written back, exactly if nobody is changing it.
+    /// Returns the number of frames that are dirty or being written back, exactly if nobody is
+    /// changing it.
     #[cfg(test)]
     pub fn dirty_frames(&self) -> usize {
         let lanes: i64 = self.lane_slots().map(|l| l.dirty.load(Ordering::Relaxed)).sum();
         (self.throttle.dirty.load(Ordering::Relaxed) + lanes).max(0) as usize
     }
 
-    /// Whether enough frames are dirty that a background thread should write some back.
+    /// Returns whether enough frames are dirty that a background thread should write some back.
     pub fn over_background(&self) -> bool {
         // Relaxed: a statistic.
         self.throttle.dirty.load(Ordering::Relaxed) > self.throttle.background

@@ -129,10 +129,10 @@ impl PageStore for FakeStore {
         kept.extend(&new);
         Ok(Some(new.len() as u64))
     }
-    fn has_room(&self, ino: Ino, page: u64) -> StoreResult<bool> {
-        Ok(self.room_in(ino, page..page + 1)? == 1)
+    fn has_space(&self, ino: Ino, page: u64) -> StoreResult<bool> {
+        Ok(self.space_in(ino, page..page + 1)? == 1)
     }
-    fn room_in(&self, ino: Ino, pages: Range<u64>) -> StoreResult<u64> {
+    fn space_in(&self, ino: Ino, pages: Range<u64>) -> StoreResult<u64> {
         let range = (ino.0, pages.start)..(ino.0, pages.end);
         Ok((self.pages.lock().range(range.clone()).count() + self.kept.lock().range(range).count()) as u64)
     }

@@ -95,8 +95,8 @@ fn run(seed: u64, steps: usize, span: u64, frames: usize) {
                 let keep = rng.below(3) == 0;
                 data.allocate(&ctx, at, len, keep, &NO_CUT).unwrap();
                 let pages = at / 4096..(at + len).div_ceil(4096);
-                let room = world.store.room_in(INO, pages.clone()).unwrap();
-                assert_eq!(room, pages.end - pages.start);
+                let space = world.store.space_in(INO, pages.clone()).unwrap();
+                assert_eq!(space, pages.end - pages.start);
                 if !keep && model.len() < (at + len) as usize {
                     model.resize((at + len) as usize, 0);
                 }
@@ -122,9 +122,9 @@ fn run(seed: u64, steps: usize, span: u64, frames: usize) {
     // What the store has after a full writeback is the file.
     while world.write_back(0, usize::MAX, true) != Some(0) {}
     assert!(!data.has_dirty() && data.dirty_pages() == 0);
-    let room = world.store.room_in(INO, 0..u64::MAX).unwrap();
+    let space = world.store.space_in(INO, 0..u64::MAX).unwrap();
     // A page whose write-back failed is counted on when it becomes a hole before it is stored.
-    assert!(data.blocks() == room || fails, "{} blocks, {room} stored or kept", data.blocks());
+    assert!(data.blocks() == space || fails, "{} blocks, {space} stored or kept", data.blocks());
     data.drop_all(&ctx);
     world.check();
     compare(&world, &ra, &model, 0, model.len() + 10);
@@ -245,7 +245,7 @@ fn a_full_volume_says_so_and_keeps_what_fits() {
     assert_eq!(data.size(), 4096 * 3);
     assert_eq!(data.write(&ctx, 4096 * 3, &[1; 10]).unwrap_err().errno(), libc::ENOSPC);
     assert_eq!(data.append(&ctx, &[1; 10], false).unwrap_err().errno(), libc::ENOSPC);
-    assert_eq!(data.write(&ctx, 0, &[2; 4096]).unwrap().bytes, 4096, "a dirty page needs no more room");
+    assert_eq!(data.write(&ctx, 0, &[2; 4096]).unwrap().bytes, 4096, "a dirty page needs no more space");
     let mut buf = [0; 4096];
     data.read(&ctx, 4096, &mut buf, &ra).unwrap();
     assert_eq!(buf, [1; 4096]);
