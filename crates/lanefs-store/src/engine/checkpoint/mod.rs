@@ -14,7 +14,7 @@
 //! ```
 //!
 //! 1. Every batch before P is in the tree or folded or carried over: P is where recovery starts.
-//! 2. An inode captured after P holds updates behind P too; its version tells recovery which. One
+//! 2. An inode captured after P holds updates behind P too; its version shows recovery which. One
 //!    that is dirtied behind P and neither before P nor by the fold is left to the next checkpoint:
 //!    its batches lie behind P. So a call on it shares nothing with the checkpoint.
 //! 3. Marks in the usage table are those of the captured tree: an inode's births and deaths of data
