@@ -97,7 +97,10 @@ mod tests {
         let mut findings = Vec::new();
         a.check(&mut findings);
         assert_eq!(findings.len(), 1, "{findings:?}");
-        a.add("crates/lanefs-format/src/a.rs", &source::lines("fn h() { assert!(x); assert_eq!(y, z); debug_assert!(w) }\n"));
+        a.add(
+            "crates/lanefs-format/src/a.rs",
+            &source::lines("fn h() { assert!(x); assert_eq!(y, z); debug_assert!(w) }\n"),
+        );
         findings.clear();
         a.check(&mut findings);
         assert!(findings.is_empty(), "{findings:?}");
