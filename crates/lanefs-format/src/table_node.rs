@@ -12,7 +12,7 @@
 
 use crate::error::{FormatError, Result};
 use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
-use crate::map_node::{KEY_END, PENDING};
+use crate::map_node::PENDING;
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, INOS_PER_CHUNK, Ino};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
