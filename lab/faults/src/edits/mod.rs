@@ -15,7 +15,7 @@ pub struct Edit {
     /// The text that is replaced. It stands in the file once, but for the spaces at the beginning
     /// of its lines.
     pub from: &'static str,
-    /// The text in its place. [`PLANTED`] in it asks whether the fault is planted; without it the
+    /// The text in its place. `$PLANTED` in it asks whether the fault is planted; without it the
     /// copy is as correct as the source.
     pub to: &'static str,
 }
