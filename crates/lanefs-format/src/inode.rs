@@ -265,19 +265,95 @@ pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
     Some(b)
 }
 
+/// The bytes of an inode block that are not decoded yet, and where it was read.
+struct Rest<'a> {
+    bytes: &'a [u8],
+    addr: BlockAddr,
+}
+
+impl<'a> Rest<'a> {
+    fn bad(&self, why: String) -> FormatError {
+        FormatError { addr: self.addr, what: "inode block", why }
+    }
+
+    /// Takes the next `n` bytes.
+    fn take(&mut self, n: usize, what: &str) -> Result<&'a [u8]> {
+        let (taken, rest) = self
+            .bytes
+            .split_at_checked(n)
+            .ok_or_else(|| self.bad(format!("{what} of {n} bytes overrun it")))?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    /// Takes the extended attributes, or where they are.
+    fn xattrs(&mut self, f: &Fixed) -> Result<XattrPlace> {
+        let (len, n) = (f.xattr_len.get() as usize, usize::from(f.xattr_blocks.get()));
+        if n == 0 {
+            if len > XATTR_INLINE {
+                return Err(self.bad(format!("{len} bytes of extended attributes without blocks")));
+            }
+            return Ok(XattrPlace::Inline(self.take(len, "extended attributes")?.to_vec()));
+        }
+        if len > XATTR_BLOB_MAX || n != len.div_ceil(XATTR_PER_BLOCK) {
+            return Err(self.bad(format!("{len} bytes of extended attributes in {n} blocks")));
+        }
+        let refs = (self.take(n * REF, "attribute references")?.chunks_exact(REF))
+            .map(|b| get_ref(b).ok_or_else(|| self.bad("attribute reference without address".into())))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(XattrPlace::Blocks { len: len as u32, refs })
+    }
+
+    /// Takes the map, whose pages are below `pages_end`.
+    fn map(&mut self, f: &Fixed, pages_end: u64) -> Result<MapImage> {
+        let count = usize::from(f.map_count.get());
+        if f.map_form != FORM_INLINE && count != 0 {
+            return Err(self.bad(format!("{count} inline map entries in map form {}", f.map_form)));
+        }
+        match f.map_form {
+            FORM_INLINE => {
+                let mut v: Vec<(u64, BlockRef)> = Vec::with_capacity(count);
+                for e in self.take(count * MAP_ENTRY, "map entries")?.chunks_exact(MAP_ENTRY) {
+                    let page = e.first_chunk().map_or(u64::MAX, |b| u64::from_le_bytes(*b));
+                    let r =
+                        get_ref(&e[8..]).ok_or_else(|| self.bad(format!("page {page} without address")))?;
+                    if page >= pages_end || v.last().is_some_and(|l| l.0 >= page) {
+                        return Err(self.bad(format!("map entry for page {page} is out of order")));
+                    }
+                    v.push((page, r));
+                }
+                Ok(MapImage::Inline(v))
+            }
+            FORM_TREE => {
+                let root = BlockRef { addr: BlockAddr(f.root_addr.get()), crc: f.root_crc.get() };
+                if root.is_none() || root.addr == PENDING || !(1..=MAX_HEIGHT).contains(&f.map_height) {
+                    return Err(self.bad(format!("map root {} of height {}", root.addr, f.map_height)));
+                }
+                Ok(MapImage::Tree { root, height: f.map_height, pages: f.map_pages.get() })
+            }
+            form => Err(self.bad(format!("unknown map form {form}"))),
+        }
+    }
+
+    /// Takes the tail, whose page is below `pages_end`.
+    fn tail(&mut self, f: &Fixed, pages_end: u64) -> Result<Option<(u64, Vec<u8>)>> {
+        let (page, n) = (f.tail_page.get(), usize::from(f.tail_len.get()));
+        if n == 0 {
+            return Ok(None);
+        }
+        if n > INLINE_MAX || page >= pages_end {
+            return Err(self.bad(format!("tail of {n} bytes at page {page}")));
+        }
+        Ok(Some((page, self.take(n, "tail")?.to_vec())))
+    }
+}
+
 /// Unpacks the inode block of `ino`.
 pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
     expect_header(block, addr, BlockKind::Inode, 0, ino, 0)?;
     let bad = |why: String| FormatError { addr, what: "inode block", why };
     let at = HEADER_LEN + size_of::<Fixed>();
     let f = Fixed::read_from_bytes(&block.0[HEADER_LEN..at]).map_err(|_| bad("cut short".into()))?;
-    let mut var = &block.0[at..];
-    let mut take = |n: usize, what: &str| -> Result<&[u8]> {
-        let (a, b) = var.split_at_checked(n).ok_or_else(|| bad(format!("{what} of {n} bytes overrun it")))?;
-        var = b;
-        Ok(a)
-    };
-
     let kind = FileKind::from_mode(f.mode.get())
         .ok_or_else(|| bad(format!("mode {:o} names no kind of file", f.mode.get())))?;
     if f.zero != [0; 5] || f.zero2.get() != 0 {
@@ -292,58 +368,10 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
     }
     let pages_end = if kind == FileKind::Dir { KEY_END } else { PAGES_END };
 
-    let xlen = f.xattr_len.get() as usize;
-    let xattrs = if f.xattr_blocks.get() == 0 {
-        if xlen > XATTR_INLINE {
-            return Err(bad(format!("{xlen} bytes of extended attributes without blocks")));
-        }
-        XattrPlace::Inline(take(xlen, "extended attributes")?.to_vec())
-    } else {
-        let n = usize::from(f.xattr_blocks.get());
-        if xlen > XATTR_BLOB_MAX || n != xlen.div_ceil(XATTR_PER_BLOCK) {
-            return Err(bad(format!("{xlen} bytes of extended attributes in {n} blocks")));
-        }
-        let refs = (take(n * REF, "attribute references")?.chunks_exact(REF))
-            .map(|b| get_ref(b).ok_or_else(|| bad("attribute reference without address".into())))
-            .collect::<Result<Vec<_>>>()?;
-        XattrPlace::Blocks { len: xlen as u32, refs }
-    };
-
-    let count = usize::from(f.map_count.get());
-    if f.map_form != FORM_INLINE && count != 0 {
-        return Err(bad(format!("{count} inline map entries in map form {}", f.map_form)));
-    }
-    let map = match f.map_form {
-        FORM_INLINE => {
-            let mut v: Vec<(u64, BlockRef)> = Vec::with_capacity(count);
-            for e in take(count * MAP_ENTRY, "map entries")?.chunks_exact(MAP_ENTRY) {
-                let page = e.first_chunk().map_or(u64::MAX, |b| u64::from_le_bytes(*b));
-                let r = get_ref(&e[8..]).ok_or_else(|| bad(format!("page {page} without address")))?;
-                if page >= pages_end || v.last().is_some_and(|l| l.0 >= page) {
-                    return Err(bad(format!("map entry for page {page} is out of order")));
-                }
-                v.push((page, r));
-            }
-            MapImage::Inline(v)
-        }
-        FORM_TREE => {
-            let root = BlockRef { addr: BlockAddr(f.root_addr.get()), crc: f.root_crc.get() };
-            if root.is_none() || root.addr == PENDING || !(1..=MAX_HEIGHT).contains(&f.map_height) {
-                return Err(bad(format!("map root {} of height {}", root.addr, f.map_height)));
-            }
-            MapImage::Tree { root, height: f.map_height, pages: f.map_pages.get() }
-        }
-        form => return Err(bad(format!("unknown map form {form}"))),
-    };
-
-    let n = usize::from(f.tail_len.get());
-    let tail = if n == 0 {
-        None
-    } else if n > INLINE_MAX || f.tail_page.get() >= pages_end {
-        return Err(bad(format!("tail of {n} bytes at page {}", f.tail_page.get())));
-    } else {
-        Some((f.tail_page.get(), take(n, "tail")?.to_vec()))
-    };
+    let mut rest = Rest { bytes: &block.0[at..], addr };
+    let xattrs = rest.xattrs(&f)?;
+    let map = rest.map(&f, pages_end)?;
+    let tail = rest.tail(&f, pages_end)?;
     if let (MapImage::Inline(v), Some((page, _))) = (&map, &tail)
         && v.binary_search_by_key(page, |e| e.0).is_ok()
     {

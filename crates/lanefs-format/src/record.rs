@@ -23,6 +23,7 @@
 //! counts of this kind. `kind` is the [`FileKind`] of `ino` (of `old` for CLR). All integers
 //! little-endian, no padding.
 
+use crate::dir_bucket::name_is_valid;
 use crate::types::{COUNTER_END, FileKind, Ino, NAME_MAX, SYMLINK_MAX, Version};
 
 /// Bytes before the first effect of a group.
@@ -276,38 +277,37 @@ impl<'a> Group<'a> {
     }
 }
 
+/// Returns the number of bytes between the header and the name of an effect.
+#[inline]
+fn fixed_len(tag: u8) -> Option<usize> {
+    match tag {
+        1 => Some(32),
+        2 | 7 => Some(24),
+        3 => Some(48),
+        4 => Some(12),
+        5 => Some(16),
+        6 => Some(8),
+        _ => None,
+    }
+}
+
+/// Decodes the effect at byte `at` of a group, and returns how many bytes it takes.
 fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
     let err = |why| RecordError { at, why };
     let h = b.get(at..at + 4).ok_or(err("effect header cut short"))?;
     let (tag, kind, n) = (h[0], h[1], u16_at(h, 2) as usize);
-    let fixed = match tag {
-        1 => 32,
-        2 => 24,
-        3 => 48,
-        4 => 12,
-        5 => 16,
-        6 => 8,
-        7 => 24,
-        _ => return Err(err("unknown effect")),
-    };
+    let fixed = fixed_len(tag).ok_or(err("unknown effect"))?;
     let p = b.get(at + 4..at + 4 + fixed).ok_or(err("effect cut short"))?;
     let tail = b.get(at + 4 + fixed..at + 4 + fixed + n).ok_or(err("name cut short"))?;
     let ino = |o| Ino(u64_at(p, o));
-    let name = || {
-        if n == 0
-            || n > NAME_MAX
-            || tail.contains(&0)
-            || tail.contains(&b'/')
-            || tail == b"."
-            || tail == b".."
-        {
-            return Err(err("bad name"));
-        }
-        Ok(tail)
-    };
+    let name = || name_is_valid(tail).then_some(tail).ok_or(err("bad name"));
     let kind_of = || FileKind::from_u8(kind).ok_or(err("unknown file kind"));
     let flag = || if kind <= 1 { Ok(kind == 1) } else { Err(err("unknown flags")) };
     let some = |i: Ino| if i.is_none() { Err(err("inode number 0")) } else { Ok(i) };
+    let mode_at = |o| match u32_at(p, o) {
+        mode if FileKind::from_mode(mode).is_some() => Ok(mode),
+        _ => Err(err("a mode that names no kind of file")),
+    };
     let e = match tag {
         1 => Effect::Set {
             dir: some(ino(0))?,
@@ -328,16 +328,14 @@ fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
             if n > SYMLINK_MAX {
                 return Err(err("symbolic link target too long"));
             }
-            if FileKind::from_mode(u32_at(p, 36)).is_none() {
-                return Err(err("a mode that names no kind of file"));
-            }
+            let mode = mode_at(36)?;
             Effect::New {
                 ino: some(ino(0))?,
                 parent: ino(8),
                 rdev: u64_at(p, 16),
                 time: u64_at(p, 24) as i64,
                 generation: u32_at(p, 32),
-                mode: u32_at(p, 36),
+                mode,
                 uid: u32_at(p, 40),
                 gid: u32_at(p, 44),
                 target: tail,
@@ -348,16 +346,14 @@ fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
         5 if n == 0 => Effect::Parent { ino: some(ino(0))?, parent: some(ino(8))? },
         6 if n <= NEW_XATTRS_MAX => Effect::Xattrs { ino: some(ino(0))?, xattrs: tail },
         7 if n <= NEW_XATTRS_MAX => {
-            if FileKind::from_mode(u32_at(p, 12)).is_none() {
-                return Err(err("a mode that names no kind of file"));
-            }
+            let mode = mode_at(12)?;
             if n > 0 && !flag()? {
                 return Err(err("ACLs that do not count"));
             }
             Effect::Rights {
                 ino: some(ino(0))?,
                 generation: u32_at(p, 8),
-                mode: u32_at(p, 12),
+                mode,
                 uid: u32_at(p, 16),
                 gid: u32_at(p, 20),
                 acls: flag()?.then_some(tail),

@@ -127,6 +127,14 @@ const _: () = assert!(std::mem::offset_of!(Raw, positions) == 152);
 const _: () = assert!(std::mem::offset_of!(Raw, unwritten) == 2712);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4092);
 
+impl RawRef {
+    /// Returns the root that it stands for; `None` if that has more levels than a tree can have.
+    fn root(&self) -> Option<Root> {
+        let level = u8::try_from(self.level.get()).ok().filter(|level| *level <= LEVEL_MAX)?;
+        Some(Root { r: BlockRef { addr: BlockAddr(self.addr.get()), crc: self.crc.get() }, level })
+    }
+}
+
 fn raw_ref(r: BlockRef, level: u8) -> RawRef {
     RawRef { addr: r.addr.0.into(), crc: r.crc.into(), level: u32::from(level).into() }
 }
@@ -220,13 +228,7 @@ impl Slot {
         if raw.next_chunk.get() > KEY_END {
             return Err(bad("more inode numbers than there are"));
         }
-        let root = |r: &RawRef| -> Result<Root> {
-            let level = u8::try_from(r.level.get()).map_err(|_| bad("tree level"))?;
-            if level > LEVEL_MAX {
-                return Err(bad("tree level"));
-            }
-            Ok(Root { r: BlockRef { addr: BlockAddr(r.addr.get()), crc: r.crc.get() }, level })
-        };
+        let root = |r: &RawRef| r.root().ok_or_else(|| bad("tree level"));
         Ok(Slot {
             generation: raw.generation.get(),
             mount: raw.mount.get(),

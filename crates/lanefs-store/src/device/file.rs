@@ -127,43 +127,16 @@ impl FileDevice {
         let path = path.as_ref();
         let name = path.display().to_string();
         let no = |why: String| StoreError::NotAVolume { device: name.clone(), why };
-        let refused = |e: Errno| StoreError::NotOpened {
-            device: name.clone(),
-            why: open_hint(e),
-            errno: e.raw_os_error(),
-        };
-        let stat = rustix::fs::stat(path).map_err(refused)?;
+        let stat = rustix::fs::stat(path).map_err(|e| refused(&name, e))?;
         let block_device = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => false,
             FileType::BlockDevice => true,
             _ => return Err(no("neither a file nor a block device; name an image".into())),
         };
-        let mut flags = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR } | OFlags::CLOEXEC;
-        if block_device && !options.read_only {
-            // Refused by the kernel while the block device is mounted or in another one.
-            flags |= OFlags::EXCL;
-        }
-        let open = |flags| rustix::fs::open(path, flags, Mode::empty());
-        if flags.contains(OFlags::EXCL) && !options.exclusive {
-            match open(flags) {
-                Err(Errno::BUSY) => return Err(ImageLock::in_use(&name, &stat)),
-                Err(e) => return Err(refused(e)),
-                Ok(_claim) => flags.remove(OFlags::EXCL),
-            }
-        }
-        let opened = match options.direct {
-            true => match open(flags | OFlags::DIRECT) {
-                Ok(fd) => Ok((fd, true)),
-                Err(Errno::INVAL | Errno::OPNOTSUPP) => open(flags).map(|fd| (fd, false)),
-                Err(e) => Err(e),
-            },
-            false => open(flags).map(|fd| (fd, false)),
-        };
-        let (file, direct) = match opened {
-            Ok(o) => o,
-            Err(Errno::BUSY) if block_device => return Err(ImageLock::in_use(&name, &stat)),
-            Err(e) => return Err(refused(e)),
-        };
+        let (file, direct) = open_descriptor(path, block_device, options).map_err(|e| match e {
+            Errno::BUSY if block_device => ImageLock::in_use(&name, &stat),
+            e => refused(&name, e),
+        })?;
         let lock = ImageLock::take(file.as_fd(), &name, options.read_only)?;
         if !block_device && let Some(other) = attached_as(&stat, options.read_only) {
             return Err(no(format!(
@@ -434,6 +407,36 @@ impl Aligned {
 }
 
 const _: () = assert!(size_of::<Block>() == BLOCK_SIZE && align_of::<Block>() == BLOCK_SIZE);
+
+/// Opens a file, and returns whether that is with O_DIRECT.
+fn open_descriptor(
+    path: &Path,
+    block_device: bool,
+    options: FileOptions,
+) -> rustix::io::Result<(OwnedFd, bool)> {
+    let mut flags = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR } | OFlags::CLOEXEC;
+    if block_device && !options.read_only {
+        // Refused by the kernel while the block device is mounted or in another one.
+        flags |= OFlags::EXCL;
+    }
+    let open = |flags| rustix::fs::open(path, flags, Mode::empty());
+    if flags.contains(OFlags::EXCL) && !options.exclusive {
+        let _claim = open(flags)?;
+        flags.remove(OFlags::EXCL);
+    }
+    if options.direct {
+        match open(flags | OFlags::DIRECT) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {}
+            opened => return opened.map(|fd| (fd, true)),
+        }
+    }
+    open(flags).map(|fd| (fd, false))
+}
+
+/// Returns the error for a file that the kernel does not open.
+fn refused(name: &str, e: Errno) -> StoreError {
+    StoreError::NotOpened { device: name.into(), why: open_hint(e), errno: e.raw_os_error() }
+}
 
 fn open_hint(e: Errno) -> String {
     match e {

@@ -21,7 +21,7 @@
 use std::cell::RefCell;
 use std::os::fd::RawFd;
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use lanefs_format::BLOCK_SIZE;
 use smallvec::SmallVec;
 
@@ -307,6 +307,25 @@ fn answer_all(ops: &mut [Op], result: i64) {
     }
 }
 
+/// Returns the request for an op and those behind it that go with it: one piece each.
+#[inline]
+fn entry_of(fd: RawFd, op: &Op, pieces: &mut [libc::iovec]) -> squeue::Entry {
+    let fd = types::Fd(fd);
+    let (ptr, len, offset) = op.rest();
+    if pieces.len() > 1 {
+        let (m, pieces) = (join(pieces) as u32, pieces.as_ptr());
+        if op.write {
+            opcode::Writev::new(fd, pieces, m).offset(offset).build()
+        } else {
+            opcode::Readv::new(fd, pieces, m).offset(offset).build()
+        }
+    } else if op.write {
+        opcode::Write::new(fd, ptr, len as u32).offset(offset).build()
+    } else {
+        opcode::Read::new(fd, ptr, len as u32).offset(offset).build()
+    }
+}
+
 /// Performs all ops, by the rules at the head of the file. Returns false if the ring refuses to
 /// work and nothing is in flight.
 ///
@@ -333,21 +352,7 @@ unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
             if !ops[i].unfinished() {
                 continue;
             }
-            let (ptr, len, offset) = ops[i].rest();
-            let fd = types::Fd(fd);
-            let entry = if n > 1 {
-                let pieces = &mut pieces[i..i + n];
-                let (m, pieces) = (join(pieces) as u32, pieces.as_ptr());
-                if ops[i].write {
-                    opcode::Writev::new(fd, pieces, m).offset(offset).build()
-                } else {
-                    opcode::Readv::new(fd, pieces, m).offset(offset).build()
-                }
-            } else if ops[i].write {
-                opcode::Write::new(fd, ptr, len as u32).offset(offset).build()
-            } else {
-                opcode::Read::new(fd, ptr, len as u32).offset(offset).build()
-            };
+            let entry = entry_of(fd, &ops[i], &mut pieces[i..i + n]);
             // SAFETY: the memory stays borrowed, and the pieces stay where they are, until this
             // function returns, and it returns only when the entry has been answered (invariant 1).
             if unsafe { ring.submission().push(&entry.user_data((n as u64) << 32 | i as u64)) }.is_err() {
