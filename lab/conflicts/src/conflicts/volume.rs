@@ -10,7 +10,8 @@ use lanefs_lab_model::op::{Fd, Name, Op, Outcome, When, Who};
 use lanefs_lab_model::target::volume::stat;
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// On lines of its own.
