@@ -3,7 +3,8 @@
 use crate::lab;
 use crate::run::need;
 
-/// What the applications and the control need: pairs of (program or file, Debian package).
+/// The programs and files that the applications and the control need: pairs of (program or file,
+/// Debian package).
 pub const PROGRAMS: &[(&str, &str)] = &[
     ("fusermount3", "fuse3"),
     ("git", "git"),

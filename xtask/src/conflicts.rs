@@ -5,8 +5,8 @@ use crate::run::{cargo, root, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the instrumented program is built for; named, so that build scripts and macros are not
-/// instrumented.
+/// The target that the instrumented program is built for; named, so that build scripts and macros
+/// are not instrumented.
 const TARGET: &str =
     if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
 
@@ -36,8 +36,8 @@ pub fn coherence(arguments: &[&str]) -> Result<(), String> {
     done
 }
 
-/// What `cargo xtask test` runs: a counter that every call writes must be found and named, and a
-/// sample must hold the ratchet.
+/// Runs the part of the check that belongs to `cargo xtask test`: a counter that every call writes
+/// must be found and named, and a sample must hold the ratchet.
 pub fn sample() -> Result<(), String> {
     let program = build()?;
     let found = std::env::temp_dir().join(format!("lanefs-planted-{}.json", std::process::id()));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// What is said before anything is done.
+/// The text that is shown before anything is done.
 const BEFORE: &str = "\
 This demo needs Linux with FUSE (/dev/fuse and fusermount3, of the package fuse3), git, 2 GiB of
 memory and 2 GiB below the directory for temporary files. As root it installs fuse3 and git where
@@ -104,7 +104,7 @@ fn say(text: &str) {
     println!("\n== {text}");
 }
 
-/// What the n-th file holds.
+/// Returns the content of the n-th file.
 fn content(n: usize) -> Vec<u8> {
     (0..BYTES).map(|i| (i * (n + 1) % 251) as u8).collect()
 }

@@ -20,8 +20,8 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// How many schedules are tried where nothing is said: both faults of threads show within a few
-/// hundred.
+/// The number of schedules that are tried if nothing is said: both faults of threads show within a
+/// few hundred.
 const RUNS: &[&str] = &["--runs", "20000"];
 
 fn crash(name: &str, rest: &[&str]) -> Result<(), String> {

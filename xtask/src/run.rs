@@ -27,7 +27,7 @@ pub fn cargo(args: &[&str]) -> Command {
     c
 }
 
-/// Whether a program is on the path.
+/// Returns whether a program is on the path.
 pub fn has(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).is_file()))
 }

@@ -107,8 +107,8 @@ pub fn lines(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Whether the code ends inside a word; `b` and `c` before a raw string's `r` are prefixes, not
-/// words.
+/// Returns whether the code ends inside a word; `b` and `c` before a raw string's `r` are prefixes,
+/// not words.
 fn ends_in_word(code: &str, but_prefix: bool) -> bool {
     let mut tail = code.chars().rev();
     match tail.next() {

@@ -4,7 +4,7 @@ use crate::run::{cargo, need, run};
 use crate::{apps, lab, programs};
 use std::time::Instant;
 
-/// What the tests call beside cargo.
+/// The programs that the tests call beside cargo.
 const PROGRAMS: &[(&str, &str)] = &[
     ("fusermount3", "fuse3"),
     ("setfattr", "attr"),
@@ -15,7 +15,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
 ];
 
-/// What one step does.
+/// The function of one step.
 type Step = fn() -> Result<(), String>;
 
 /// The steps, cheap ones first.
@@ -81,7 +81,8 @@ fn programs_on_a_mount() -> Result<(), String> {
     run(cargo(&["xtask", "programs", "--quick", "pjdfstest", "fsx-rs"]).env("LANEFS", lanefs))
 }
 
-/// What must come out the same twice needs a simulated clock and threads that take turns.
+/// Runs the tests that must come out the same twice. They need a simulated clock and threads that
+/// take turns.
 fn turns() -> Result<(), String> {
     let features =
         ["test", "-p", "lanefs-lab-crash", "--features", "schedule", "--lib", "--test", "it", "--"];

@@ -4,8 +4,8 @@
 use crate::run::{cargo, root, run};
 use std::path::PathBuf;
 
-/// What the instrumented tests are built for; named, so that build scripts and macros are not
-/// instrumented.
+/// The target that the instrumented tests are built for; named, so that build scripts and macros
+/// are not instrumented.
 const TARGET: &str =
     if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
 

@@ -19,7 +19,7 @@ struct Arguments {
 enum Check {
     /// Operations that commute share no cache line
     Conflicts(conflicts::drive::Options),
-    /// How FxMark's workloads would scale
+    /// Predict how FxMark's workloads scale
     Coherence(coherence::drive::Options),
 }
 

@@ -5,8 +5,9 @@ use crate::crash::image::{BLOCK, Image};
 use lanefs_lab_model::generate::Rng;
 use lanefs_store::device::{Crash, Log, Payload};
 
-/// What the medium may hold at instant `at`: all that is durable, and of the rest none, all that
-/// was answered, all, a random part, or a random part with a block that was torn.
+/// Returns an image that the medium may hold at instant `at`, and its kind in words: all that is
+/// durable, and of the rest none, all that was answered, all, a random part, or a random part with
+/// a block that was torn.
 pub fn crashed(log: &Log, base: &Image, at: u64, rng: &mut Rng) -> (Image, String) {
     let crash = Crash::new(log, at);
     let mut image = base.clone();

@@ -24,7 +24,7 @@ pub enum Fault {
     FsyncWithoutFlush,
     /// An epoch commit does not flush.
     CommitWithoutFlush,
-    /// What an inode's record tells of its mode and owner may be of an epoch that is not committed.
+    /// The mode and owner in an inode's record may be of an epoch that is not committed.
     RightsAhead,
     /// A change of mode, owner or ACLs is not an operation of the log.
     RightsNotLogged,

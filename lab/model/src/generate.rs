@@ -4,7 +4,7 @@ pub use lanefs_sync::random::Rng;
 
 use crate::op::{Name, Op, Step, Tagged, When, Who};
 
-/// What kinds of calls to make.
+/// The kinds of calls to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// Several callers; modes, owners and permissions matter.

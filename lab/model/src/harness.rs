@@ -1,5 +1,5 @@
-//! What the checks' command lines have in common: seeds, jobs, minutes, where results go, and what
-//! the exit status says.
+//! The parts that the checks' command lines have in common: seeds, jobs, minutes, the file for
+//! results, and the meaning of the exit status.
 
 use clap::Args;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Where random choices begin.
+/// The seed with which random choices begin.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Seed {
     /// The first seed; a failure names its own
@@ -15,7 +15,7 @@ pub struct Seed {
     pub seed: u64,
 }
 
-/// How much runs at a time.
+/// The number of runs at a time.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Jobs {
     /// Runs at a time
@@ -30,13 +30,13 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// How many, one at least.
+    /// Returns the number, one at least.
     pub fn get(self) -> usize {
         self.jobs.max(1)
     }
 }
 
-/// How long a check may take.
+/// The time that a check may take.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Limit {
     /// Stop after so many minutes, with what was done
@@ -56,13 +56,13 @@ impl Limit {
 pub struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// Whether it has passed.
+    /// Returns whether it has passed.
     pub fn is_over(self) -> bool {
         self.0.is_some_and(|end| Instant::now() >= end)
     }
 }
 
-/// Where results go.
+/// The file that results go to.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Output {
     /// Write the results here instead of printing them

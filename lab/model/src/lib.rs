@@ -1,6 +1,6 @@
-//! What LaneFS is checked against: operations, a reference model and its oracle, scenarios and
-//! random histories that run on any target, and the harness of the checks. Nothing of the product
-//! depends on this crate.
+//! The means to check LaneFS: operations, a reference model and its oracle, scenarios and random
+//! histories that run on any target, and the harness of the checks. Nothing of the product depends
+//! on this crate.
 
 pub mod generate;
 pub mod harness;

@@ -34,7 +34,7 @@ impl From<&[u8]> for Name {
     }
 }
 
-/// Who asks.
+/// The user who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub enum Who {
     /// uid 0.
@@ -62,7 +62,8 @@ impl Who {
     }
 }
 
-/// What a write writes: `len` bytes that tell the write's tag and the place they belong to.
+/// The bytes that a write writes: `len` bytes that show the write's tag and the place they belong
+/// to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Tagged {
     /// Unique per write in a workload.
@@ -193,7 +194,7 @@ pub enum Op {
 /// A call and its caller.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Step {
-    /// Who calls.
+    /// The user who calls.
     pub who: Who,
     /// The call.
     pub op: Op,
@@ -208,10 +209,11 @@ impl From<Op> for Step {
 /// The kind of a file, as the type bits of `st_mode` shifted right by 12.
 pub type Kind = u8;
 
-/// Who an inode is. The model answers its own numbers; a target its inode number and generation.
+/// The identity of an inode. The model answers its own numbers; a target its inode number and
+/// generation.
 pub type Identity = (u64, u32);
 
-/// What stat tells, without what no rule fixes. `None`: not to be compared.
+/// The answer of stat, without the fields that no rule fixes. `None`: not to be compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// Which inode.
@@ -232,7 +234,7 @@ pub struct Attributes {
     pub mtime: Option<i64>,
 }
 
-/// What a call answered.
+/// The answer of a call.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Success without a value.

@@ -7,11 +7,11 @@ use crate::op::{Op, Step, Tagged};
 /// A named sequence of calls.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is about.
+    /// The subject of the sequence.
     pub name: String,
     /// The calls.
     pub steps: Vec<Step>,
-    /// How many of them only prepare.
+    /// The number of them that only prepare.
     pub setup: usize,
 }
 
@@ -141,7 +141,7 @@ pub fn script(text: &str) -> Result<Vec<Step>, String> {
     Ok(out.into_iter().map(Step::from).collect())
 }
 
-/// What earlier systems got wrong, and the examples of the papers: (name, script).
+/// The mistakes of earlier systems, and the examples of the papers: (name, script).
 pub const KNOWN: &[(&str, &str)] = &[
     (
         "scalefs-5.1 rename of two links onto one name",

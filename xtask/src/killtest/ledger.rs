@@ -1,4 +1,4 @@
-//! What the writer was promised, and whether the volume kept it.
+//! The promises that the writer got, and the check that the volume kept them.
 //!
 //! Each thread of the writer appends to a ledger of its own, outside the volume: `B id state`
 //! before it does something to the file `id`, `E id` when the fsync that covers it has returned.
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Bytes of a file that are written with one version.
 pub const BLOCK: usize = 4096;
 
-/// How a file is, or is to become.
+/// The state that a file has, or is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// At this path below the volume's root, filled with this version, so long.
@@ -64,7 +64,7 @@ pub struct Ledger {
     pub acknowledged: u64,
 }
 
-/// What a check looked at.
+/// The counts of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checked {
     pub files: u64,

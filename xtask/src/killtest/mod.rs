@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What all rounds did.
+/// The counts of all rounds.
 #[derive(Default)]
 struct Totals {
     rounds: u64,
@@ -31,7 +31,8 @@ struct Totals {
     databases: u64,
     /// Applications that judged what they found.
     apps: u64,
-    /// Those that lost something because names became durable out of order, where that is allowed.
+    /// Applications that lost something because names became durable out of order, where that is
+    /// allowed.
     unordered: u64,
     slowest_mount: Duration,
     /// By program: kills while it was at work.

@@ -25,7 +25,7 @@ struct Writer {
     random: Rng,
     next: u64,
     kept: Vec<Kept>,
-    /// How many files to keep.
+    /// The number of files to keep.
     most: usize,
 }
 

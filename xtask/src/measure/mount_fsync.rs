@@ -1,4 +1,4 @@
-//! What an fsync costs through the mount, beside the file system under the image: on a sparse
+//! The cost of an fsync through the mount, beside the file system under the image: on a sparse
 //! image, whose every new block makes that file system allocate and commit, and on one whose blocks
 //! were written before.
 

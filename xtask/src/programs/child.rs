@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a program said and how it ended.
+/// The text that a program wrote, and its exit status.
 pub struct Output {
     pub status: ExitStatus,
     /// Standard output and standard error, in the order they came.
@@ -89,8 +89,8 @@ pub fn end_tree(child: &mut Child) -> String {
     said
 }
 
-/// Whether a child, or one that it started, waits for an answer of a FUSE server, or in a way that
-/// no signal ends. One that runs, or waits for another, is about its own business.
+/// Returns whether a child, or one that it started, waits for an answer of a FUSE server, or in a
+/// way that no signal ends. One that runs, or waits for another, is about its own business.
 pub fn waits_for_a_mount(child: &Child) -> bool {
     descendants(child.id()).into_iter().any(|pid| {
         let read = |f: &str| std::fs::read_to_string(format!("/proc/{pid}/{f}")).unwrap_or_default();

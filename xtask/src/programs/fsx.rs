@@ -20,7 +20,7 @@ use std::time::Duration;
 const LONGEST: usize = 512 << 10;
 /// No operation touches more.
 const WIDEST: u64 = 64 << 10;
-/// What O_DIRECT asks for.
+/// The alignment that O_DIRECT asks for.
 const SECTOR: u64 = 512;
 
 pub fn buffered(place: &Place) -> Result<String, String> {
@@ -79,7 +79,7 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
 struct Fsx {
     path: PathBuf,
     file: File,
-    /// What the file must hold.
+    /// The content that the file must have.
     good: Vec<u8>,
     random: Rng,
     direct: bool,

@@ -21,7 +21,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use volume::Volume;
 
-/// Where a program works and how much it should do.
+/// The folders in which a program works, and the amount of its work.
 pub struct Place {
     /// A folder of its own in the volume.
     pub dir: PathBuf,
@@ -47,7 +47,7 @@ impl Place {
 /// One real program.
 pub struct Program {
     pub name: &'static str,
-    /// What it calls: pairs of (program, Debian package).
+    /// The programs that it calls: pairs of (program, Debian package).
     needs: &'static [(&'static str, &'static str)],
     /// Runs it and checks what it did; says what was done.
     run: fn(&Place) -> Result<String, String>,

@@ -4,8 +4,8 @@ use super::{Place, child};
 use std::process::Command;
 use std::time::Duration;
 
-/// Those that work on files in a folder. Left out: what tests other file systems (procfs, binderfs,
-/// sysfs) or needs files not its own (bind-mount, verity).
+/// The stressors that work on files in a folder. Left out are those that test other file systems
+/// (procfs, binderfs, sysfs) or need files not their own (bind-mount, verity).
 const STRESSORS: &[&str] = &[
     "access",
     "chattr",
@@ -68,7 +68,7 @@ const QUICK: &[&str] = &[
     "xattr",
 ];
 
-/// What stress-ng answers when a stressor cannot run here.
+/// The exit status of stress-ng when a stressor cannot run here.
 const SKIPPED: [i32; 2] = [3, 4];
 
 pub fn run(place: &Place) -> Result<String, String> {

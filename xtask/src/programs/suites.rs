@@ -53,8 +53,8 @@ pub fn pjdfstest(place: &Place) -> Result<String, String> {
     Err(format!("{}; {summary}\n{}", out.status, failed.join("\n")))
 }
 
-/// How fsx is asked to work: as it does by itself with everything added, and with many short
-/// operations near the file's end.
+/// The ways in which fsx is asked to work: as it does by itself with everything added, and with
+/// many short operations near the file's end.
 const WAYS: &[&str] = &[
     "flen = 262144\n",
     "flen = 20000\n[opsize]\nmax = 3000\n",

@@ -13,7 +13,7 @@ pub struct Volume {
     lanefs: PathBuf,
     options: Vec<String>,
     server: Option<Child>,
-    /// How much of what the serving process says has been looked at.
+    /// The number of bytes of the serving process's messages that have been looked at.
     heard: usize,
 }
 
@@ -27,7 +27,7 @@ pub fn build() -> Result<PathBuf, String> {
     if path.is_file() { Ok(path) } else { Err(format!("{}: was not built", path.display())) }
 }
 
-/// Where cargo builds.
+/// Returns the folder in which cargo builds.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
@@ -52,7 +52,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Where it is mounted.
+    /// Returns the folder in which it is mounted.
     pub fn mnt(&self) -> PathBuf {
         self.dir.join("mnt")
     }
@@ -60,7 +60,7 @@ impl Volume {
     pub fn image(&self) -> PathBuf {
         self.dir.join("volume.lane")
     }
-    /// Where a copy of the image goes as a kill left it.
+    /// Returns the path of the copy of the image as a kill left it.
     pub fn killed(&self) -> PathBuf {
         self.dir.join("killed.lane")
     }
@@ -124,7 +124,7 @@ impl Volume {
         if bad.is_empty() { Ok(()) } else { Err(format!("the serving process says:\n{}", bad.join("\n"))) }
     }
 
-    /// What the serving process said.
+    /// Returns the last messages of the serving process.
     pub fn messages(&self) -> String {
         let text = std::fs::read(self.log()).unwrap_or_default();
         tail(&String::from_utf8_lossy(&text), 15)
@@ -204,7 +204,7 @@ impl Drop for Volume {
     }
 }
 
-/// Whether something is mounted here.
+/// Returns whether something is mounted here.
 pub fn is_mounted(p: &Path) -> bool {
     std::fs::read_to_string("/proc/self/mounts")
         .is_ok_and(|m| m.lines().any(|l| l.split(' ').nth(1) == p.to_str()))

@@ -15,11 +15,11 @@ const FLOORS: &[(&str, usize)] = &[
     ("crates/lanefs-fuse/", 65),
 ];
 
-/// How the assertions begin.
+/// The macros that are assertions.
 const ASSERTIONS: &[&str] =
     &["assert", "assert_eq", "assert_ne", "debug_assert", "debug_assert_eq", "debug_assert_ne"];
 
-/// What one crate has.
+/// The counts of one crate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     functions: usize,

@@ -26,7 +26,7 @@ type Path = Vec<String>;
 /// Module to the modules it names, with a file and a line for each.
 type Imports = BTreeMap<String, BTreeMap<String, (String, usize)>>;
 
-/// What the files of a crate say.
+/// The modules of a crate and the names in them.
 #[derive(Default)]
 struct Crate {
     modules: BTreeSet<Path>,
@@ -245,7 +245,7 @@ fn circles(imports: &Imports) -> Vec<BTreeSet<String>> {
     found
 }
 
-/// What a module reaches by one import or more.
+/// Returns the modules that a module reaches by one import or more.
 fn reached<'a>(imports: &'a Imports, from: &str) -> BTreeSet<&'a String> {
     let mut far = BTreeSet::new();
     let mut todo = vec![from];

@@ -7,7 +7,7 @@ use crate::source::{Line, words};
 /// The most lines of code of a file, its tests and its comments not counted.
 const LONGEST: usize = 550;
 
-/// Whether a whole file is tests.
+/// Returns whether a whole file is tests.
 pub fn is_test_file(name: &str) -> bool {
     let stem = name.rsplit('/').next().unwrap_or(name).trim_end_matches(".rs");
     name.split('/').rev().skip(1).any(|folder| matches!(folder, "tests" | "benches" | "examples"))
@@ -92,7 +92,8 @@ pub fn check_safety(lines: &[Line], report: &mut Report<'_>) {
     }
 }
 
-/// Whether a SAFETY comment belongs to the line: on it, or above the statement that it is part of.
+/// Returns whether a SAFETY comment belongs to the line: on it, or above the statement that it is
+/// part of.
 fn is_argued(lines: &[Line], number: usize) -> bool {
     let says = |line: &Line| line.comment.trim_start().starts_with("SAFETY");
     if says(&lines[number]) {

@@ -23,7 +23,7 @@ pub struct Finding {
     pub file: String,
     /// The line, from 1; 0 if it is about the whole file.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// The message that says what is wrong, and what to do.
     pub message: String,
 }
 

@@ -39,7 +39,7 @@ impl Paths {
     }
 }
 
-/// Whether it names a source file or a document in a folder.
+/// Returns whether it names a source file or a document in a folder.
 fn is_path(code: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);
     code.contains('/')

@@ -25,14 +25,14 @@ const LEFT: &[(&str, &str)] = &[];
 const SURFACE: &[(&str, &str)] =
     &[("lanefs", "Fs"), ("lanefs", "File"), ("lanefs", "Volume"), ("lanefs-store", "Store")];
 
-/// Where a type is defined: the file, the line, and its fields.
+/// The place where a type is defined, the file and the line, and the number of its fields.
 struct Definition {
     file: String,
     line: usize,
     fields: usize,
 }
 
-/// What is known of the types of one name.
+/// The definitions and methods of the types of one name.
 #[derive(Default)]
 struct Type {
     defined: Vec<Definition>,
@@ -41,7 +41,7 @@ struct Type {
 }
 
 impl Definition {
-    /// Whether methods in a file are of this type: there, or below the folder of that name.
+    /// Returns whether methods in a file are of this type: there, or below the folder of that name.
     fn is_home_of(&self, file: &str) -> bool {
         let home = self.file.strip_suffix("/mod.rs").or(self.file.strip_suffix(".rs")).unwrap_or(&self.file);
         file == self.file || file.strip_prefix(home).is_some_and(|rest| rest.starts_with('/'))

@@ -8,8 +8,8 @@ const WIDEST: usize = 100;
 
 const TOO_WIDE: &str = "more than 100 columns: break it";
 
-/// Whether a line could be broken: it is no row of a table, no part of a drawing, and has a blank
-/// to break it at.
+/// Returns whether a line could be broken: it is no row of a table, no part of a drawing, and has a
+/// blank to break it at.
 fn is_prose(text: &str) -> bool {
     let text = text.trim_start();
     let is_row = text.starts_with('|') || text.starts_with('#');

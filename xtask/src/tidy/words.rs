@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 /// A word with a better one.
 struct Banned {
     what: What,
-    /// What is written in its place.
+    /// The word to write in its place.
     instead: &'static str,
-    /// What is wrong with it.
+    /// The reason why it is wrong.
     why: &'static str,
-    /// Where some are left: the beginning of files' names, and how many lines. More is a finding,
-    /// and so is fewer.
+    /// The files that have some left: the beginning of their names, and how many lines. More is a
+    /// finding, and so is fewer.
     left: &'static [(&'static str, usize)],
 }
 
-/// What is looked for.
+/// The word or name that is looked for.
 enum What {
     /// A word in lower case, in all its forms. In an identifier each part is a word.
     Word(&'static [&'static str]),
@@ -262,7 +262,7 @@ impl Words {
 }
 
 impl What {
-    /// What it is called in a message.
+    /// Returns its name in a message.
     fn first(&self) -> &'static str {
         match self {
             What::Word(forms) => forms.first().unwrap_or(&""),

@@ -29,7 +29,7 @@ impl Costs {
     }
 }
 
-/// What is known of a line.
+/// The state of a cache line: the caches that hold it, and its transfers.
 #[derive(Clone, Debug, Default)]
 pub struct Line {
     /// Lanes whose caches hold it.

@@ -18,7 +18,7 @@ const HOTTEST: usize = 6;
 /// Nanoseconds of a unit's own work if nobody measured it.
 const UNKNOWN_WORK_NS: f64 = 500.0;
 
-/// What was asked for.
+/// The options of the command.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// Numbers of lanes, 1 to 128
@@ -49,7 +49,7 @@ fn lanes(word: &str) -> Result<usize, String> {
     if (1..=128).contains(&n) { Ok(n) } else { Err("1 to 128".into()) }
 }
 
-/// What was measured of a workload.
+/// The measurements of a workload.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Measured {
     /// Processor time of a unit on one core, nanoseconds.
@@ -67,9 +67,9 @@ pub struct Measured {
 pub struct Curve {
     /// Its name.
     pub workload: String,
-    /// What it does.
+    /// A line that says for people what it does.
     pub about: String,
-    /// What was measured, if somebody did.
+    /// The measurements, if somebody made some.
     pub measured: Option<Measured>,
     /// Predicted over measured speed-up of two cores, less one.
     pub error_at_2: Option<f64>,
@@ -82,13 +82,13 @@ pub struct Curve {
 /// Everything.
 #[derive(Clone, Debug, Serialize)]
 pub struct Prediction {
-    /// What it is.
+    /// A note that says what the figures are.
     pub note: &'static str,
     /// The machine assumed.
     pub costs: Costs,
     /// The workloads.
     pub curves: Vec<Curve>,
-    /// What could not be run.
+    /// The workloads that could not be run, and why.
     pub failures: Vec<String>,
 }
 

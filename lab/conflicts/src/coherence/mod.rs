@@ -10,11 +10,10 @@
 //! called that wherever it is shown; beside it stands what was measured from one to two cores, with
 //! the error.
 //!
-//! What the model does not know: how long a lock is held, caches too small for the work, the
-//! bandwidth of memory, the inside of the allocator, the background thread, which is off, and the
-//! ticks of the coarse clock, which stands still: a tick stores the time of a file once, 250 times
-//! a second. Operations are atomic in it: a line that is lost in the middle of one is counted with
-//! the next.
+//! The model does not know: how long a lock is held, caches too small for the work, the bandwidth
+//! of memory, the inside of the allocator, the background thread, which is off, and the ticks of
+//! the coarse clock, which stands still: a tick stores the time of a file once, 250 times a second.
+//! Operations are atomic in it: a line that is lost in the middle of one is counted with the next.
 
 pub mod directory;
 pub mod drive;

@@ -1,4 +1,4 @@
-//! What the transfers allow.
+//! The rates that the transfers allow.
 //!
 //! With `n` cores an operation takes its own work (measured on one core) and waits for its
 //! transfers, so at most `n / (work + waits)` operations are done in a time; and each transfer of

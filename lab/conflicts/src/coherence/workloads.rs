@@ -20,12 +20,12 @@ const COUNTED: usize = 24;
 
 /// One of the nineteen.
 pub struct Entry {
-    /// What it is.
+    /// Its name and description.
     pub info: Info,
     run: fn(usize, &Costs, u64) -> Result<Run, String>,
 }
 
-/// What was counted.
+/// The counts of a run.
 pub struct Run {
     /// The caches.
     pub directory: Directory,

@@ -14,7 +14,7 @@ use clap::Parser;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What runs tests with the callers of every access.
+/// Makes the rig that runs tests and keeps the callers of every access.
 pub fn rig(o: &Options) -> Result<Rig, String> {
     let mut rig = Rig::new()?;
     (rig.stacks, rig.plant) = (true, o.plant);
@@ -67,7 +67,7 @@ struct Wanted {
     shown: Option<Shown>,
 }
 
-/// Where it was seen.
+/// The backtraces of a conflict that was seen again.
 #[derive(Debug)]
 struct Shown {
     backtraces: [Vec<String>; 2],
@@ -159,7 +159,7 @@ impl Search {
 /// One test in both orders.
 #[derive(Debug, Serialize)]
 struct Explained {
-    /// What runs it again.
+    /// The arguments that run it again.
     test: String,
     /// Lane and call of each step of the set-up.
     setup: Vec<(usize, String)>,

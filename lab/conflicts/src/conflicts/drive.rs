@@ -17,10 +17,10 @@ use std::process::Stdio;
 /// Tests of a pair that are run if nothing else is asked for.
 pub const SAMPLE: usize = 120;
 
-/// How often a conflict must come again to count.
+/// The number of times that a conflict must come again to count.
 pub(crate) const AGAIN: usize = 3;
 
-/// What was asked for.
+/// The options of the command.
 #[derive(Clone, Debug, Parser)]
 #[command(no_binary_name = true)]
 pub struct Options {
@@ -57,7 +57,7 @@ pub struct Options {
     /// The program under valgrind: the test comes by standard input
     #[arg(long, hide = true)]
     pub lackey_child: bool,
-    /// What a part answered: added up instead of running anything; may be given several times
+    /// Add up the answers of parts instead of running anything; may be given several times
     #[arg(long, value_name = "FILE")]
     pub add: Vec<PathBuf>,
     /// Processes.
@@ -146,7 +146,7 @@ pub fn main(o: &Options) -> Result<bool, String> {
     Ok(broken.is_empty())
 }
 
-/// What is accepted; nothing if there is no such file.
+/// Reads the conflicts that are accepted; there are none if there is no such file.
 fn ratchet_of(o: &Options) -> Result<Ratchet, String> {
     match &o.ratchet {
         Some(path) => match std::fs::read_to_string(path) {

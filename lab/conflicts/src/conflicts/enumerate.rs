@@ -7,7 +7,7 @@ use super::judge;
 use super::lazy;
 use super::test_case::{Classes, Names, Test, build};
 
-/// What an exploration of a pair found.
+/// The findings of an exploration of a pair.
 #[derive(Debug, Default)]
 pub struct Pair {
     /// States and arguments looked at.
@@ -64,8 +64,8 @@ mod tests {
         Names((0..Names::NEEDED).map(|n| format!("n{n}")).collect())
     }
 
-    /// What the lazy model throws away, the reference throws away too; what it keeps, nearly
-    /// always.
+    /// Checks that the reference throws away what the lazy model throws away, and keeps nearly
+    /// always what it keeps.
     #[test]
     fn the_lazy_model_agrees_with_the_reference() {
         use Call::*;

@@ -1,5 +1,5 @@
-//! Whether two calls commute: decided by the reference model, in both orders, with what is durable
-//! afterwards.
+//! This module decides whether two calls commute: by the reference model, in both orders, with what
+//! is durable afterwards.
 //!
 //! *Times.* The instant that a call stores is the clock's to choose, not before the call and never
 //! before what is stored already (SEMANTICS T1), as in COMMUTER's model, where it is a free
@@ -15,7 +15,7 @@ use lanefs_lab_model::model::{Change, Content, Id, Inode, Model, Persist};
 use lanefs_lab_model::op::{Op, Outcome, Who};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the model did with one call.
+/// The effects of one call on the model.
 struct Did {
     outcome: Outcome,
     changes: Vec<Change>,
@@ -53,15 +53,15 @@ pub fn prepare(test: &Test) -> Result<Model, String> {
     Ok(m)
 }
 
-/// Whether both calls store the clock's time in one inode, which is not a directory that only gains
-/// or loses a name.
+/// Returns whether both calls store the clock's time in one inode, which is not a directory that
+/// only gains or loses a name.
 pub fn stamps_one_inode(test: &Test) -> Result<bool, String> {
     let m = prepare(test)?;
     let stamped = |op: &Op| apply(&mut m.clone(), op).stamped;
     Ok(!stamped(&test.ops[0]).is_disjoint(&stamped(&test.ops[1])))
 }
 
-/// Whether the test's calls commute.
+/// Returns whether the test's calls commute.
 pub fn commutes(test: &Test) -> Result<bool, String> {
     let m = prepare(test)?;
     let [a, b] = &test.ops;
@@ -135,8 +135,8 @@ fn same_state(a: &Model, ma: &Renumber, b: &Model, mb: &Renumber) -> bool {
     })
 }
 
-/// Whether one call reports an inode whose ctime the other changed. (mtime and atime are in the
-/// outcome.)
+/// Returns whether one call reports an inode whose ctime the other changed. (mtime and atime are in
+/// the outcome.)
 fn sees_times(x: &Did, y: &Did) -> bool {
     let seen = |o: &Outcome, changes: &[Change]| {
         let Outcome::Attr(a) = o else { return false };
@@ -151,9 +151,10 @@ fn sees_times(x: &Did, y: &Did) -> bool {
     seen(&x.outcome, &y.changes) || seen(&y.outcome, &x.changes)
 }
 
-/// Whether the second call promises to have made durable something of what the first one changed
-/// (docs/SEMANTICS.md, C3, F2 and F7: a time is durable with what it came with). All before them
-/// was durable, so the closure C2 adds nothing. In the other order nothing of the kind is promised.
+/// Returns whether the second call promises to have made durable something of what the first one
+/// changed (docs/SEMANTICS.md, C3, F2 and F7: a time is durable with what it came with). All before
+/// them was durable, so the closure C2 adds nothing. In the other order nothing of the kind is
+/// promised.
 fn promises(before: &Model, first: &Did, second: &Did) -> bool {
     let covers_group = |id: Id| {
         first.changes.iter().any(|c| match c {
@@ -201,7 +202,7 @@ fn promises(before: &Model, first: &Did, second: &Did) -> bool {
     false
 }
 
-/// Whether a change makes a difference to the content that was there.
+/// Returns whether a change makes a difference to the content that was there.
 fn has_effect(before: &Model, c: &Change) -> bool {
     let file = |id: &Id| match before.inodes.get(id).map(|n| &n.content) {
         Some(Content::File(p)) => Some(p),

@@ -34,14 +34,14 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Where the bytes of a mark lie, in the order in which they are stored (`MARK` in
+/// The offsets of the bytes of a mark, in the order in which they are stored (`MARK` in
 /// trace/runtime.c).
 const BEGIN: [u64; 8] = [0, 3, 4, 8, 9, 14, 23, 25];
 const END: [u64; 8] = [0, 31, 4, 15, 9, 26, 53, 58];
 /// Tests of a pair that are looked at for one with a conflict.
 const LOOK: usize = 500;
 
-/// What the child is told.
+/// The test that the child is told to run.
 #[derive(Serialize, Deserialize)]
 struct Task {
     names: Vec<String>,
@@ -49,19 +49,20 @@ struct Task {
     ops: [Op; 2],
 }
 
-/// What it answers.
+/// The answer of the child.
 #[derive(Default, Serialize, Deserialize)]
 struct Answer {
     /// Shared lines by their first address, and whether bytes are shared.
     shared: Vec<(usize, bool)>,
     /// Accesses recorded.
     recorded: usize,
-    /// Where [`child`] lies, and what else is mapped and executable: first address, last, name.
+    /// The address of [`child`], and everything else that is mapped and executable: first address,
+    /// last, name.
     here: usize,
     maps: Vec<(u64, u64, String)>,
 }
 
-/// What the child says before the calls.
+/// The line that the child writes before the calls.
 const READY: &str = "ready\n";
 
 /// Tells the parent that the calls come next, and waits until it reads the trace.
@@ -203,10 +204,10 @@ fn shared(a: &[Access], b: &[Access]) -> BTreeMap<usize, (bool, Vec<Access>)> {
     out
 }
 
-/// What came of one test.
+/// The result of one test.
 #[derive(Debug, Serialize)]
 pub struct Compared {
-    /// What runs it again by itself.
+    /// The arguments that run it again by itself.
     pub test: String,
     /// Accesses that the recorder saw.
     pub recorded: usize,
@@ -216,9 +217,9 @@ pub struct Compared {
     pub lines_of_trace: u64,
     /// Shared lines that both found.
     pub both: usize,
-    /// That the recorder alone found.
+    /// Shared lines that the recorder alone found.
     pub recorder_alone: usize,
-    /// That lackey alone found: where the accesses were made.
+    /// Shared lines that lackey alone found: the places where the accesses were made.
     pub lackey_alone: Vec<Vec<String>>,
     /// Seconds.
     pub seconds: f64,
@@ -291,13 +292,13 @@ impl Trace {
         Ok(t)
     }
 
-    /// Whether who writes waits while the pipe is full, or loses what it writes. A line is shorter
-    /// than what a pipe takes whole or not at all.
+    /// Sets whether a writer waits while the pipe is full (`on`) or loses what it writes. A line is
+    /// shorter than what a pipe takes whole or not at all.
     fn block(&self, on: bool) -> std::io::Result<()> {
         Ok(rustix::fs::fcntl_setfl(&self.to, if on { OFlags::empty() } else { OFlags::NONBLOCK })?)
     }
 
-    /// What is there.
+    /// Reads what the pipe holds now; returns nothing if it is empty.
     fn read(&mut self) -> std::io::Result<&[u8]> {
         match self.from.read(&mut self.buffer) {
             Ok(n) => Ok(&self.buffer[..n]),
@@ -391,7 +392,7 @@ fn compare(rig: &Rig, t: &Test) -> Result<Compared, String> {
     })
 }
 
-/// Where accesses were made, each place once: a line of LaneFS, or the library.
+/// Returns the places where accesses were made, each once: a line of LaneFS, or the library.
 fn places(accesses: &[Access], answer: &Answer, symbols: &mut Symbols) -> Vec<String> {
     let here = child as *const () as usize;
     let mut out = BTreeSet::new();

@@ -50,7 +50,7 @@ pub struct Conflict {
     pub b: Access,
 }
 
-/// What two recordings share.
+/// The cache lines that two recordings share.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
     /// Lines shared with a write; those with a common byte first.
@@ -58,11 +58,11 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Whether some byte is shared.
+    /// Returns whether some byte is shared.
     pub fn by_bytes(&self) -> bool {
         self.lines.iter().any(|l| l.1)
     }
-    /// Whether some line is shared.
+    /// Returns whether some line is shared.
     pub fn by_lines(&self) -> bool {
         !self.lines.is_empty()
     }

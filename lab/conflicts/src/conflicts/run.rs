@@ -36,7 +36,7 @@ const SMALL: u64 = 8 << 20;
 /// The lanes of a test.
 const LANES: usize = 3;
 
-/// What runs tests.
+/// The lanes and the image with which tests are run.
 pub struct Rig {
     lanes: Vec<Lane>,
     image: Arc<MemoryImage>,
@@ -46,16 +46,16 @@ pub struct Rig {
     pub stacks: bool,
     /// Plant a counter that every call writes.
     pub plant: bool,
-    /// What is done between the set-up and the first call that is recorded.
+    /// A step between the set-up and the first call that is recorded.
     pub before_calls: Option<fn() -> Result<(), String>>,
 }
 
 /// One order of a test.
 #[derive(Debug)]
 pub struct Order {
-    /// What the lanes 0 and 1 recorded.
+    /// The recordings of the lanes 0 and 1.
     pub recordings: [Recording; 2],
-    /// What they share.
+    /// The cache lines that they share.
     pub shared: Shared,
 }
 
@@ -336,8 +336,8 @@ fn block(size: usize) -> Box<[u8]> {
     vec![0; size].into_boxed_slice()
 }
 
-/// What a lane does before the recorded call: one of each thing that takes something from a common
-/// stock.
+/// Returns the calls that a lane makes before the recorded one: one of each kind that takes
+/// something from a common stock.
 fn warm_up(names: &Names, lane: usize) -> Vec<Op> {
     let fd = 200 + lane as u8;
     let path =

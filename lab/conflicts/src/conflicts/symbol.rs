@@ -55,7 +55,7 @@ impl Symbols {
         (line as usize).checked_sub(1).and_then(|i| text.get(i)).cloned().unwrap_or_default()
     }
 
-    /// Where an access is made.
+    /// Returns the place where an access is made.
     pub fn site(&mut self, a: &Access) -> Site {
         if let Some(s) = self.known.get(&(a.pc, a.caller)) {
             return s.clone();
@@ -99,9 +99,9 @@ impl Symbols {
     }
 }
 
-/// The frames up to the one by which LaneFS was entered, without those of the standard library.
-/// What called it is the checker's; so is what the checker hands in, as a device: that may lie in
-/// between. An access outside of LaneFS has its own frame alone.
+/// Returns the frames up to the one by which LaneFS was entered, without those of the standard
+/// library. The callers of that one belong to the checker; so does what the checker hands in, as a
+/// device: that may lie in between. An access outside of LaneFS has its own frame alone.
 fn within(frames: &[(String, String, u32)]) -> Vec<String> {
     let say = |(name, file, line): &(String, String, u32)| {
         let from = in_tree(file).or_else(|| file.rfind("/src/").and_then(|i| file[..i].rfind('/')));
@@ -131,7 +131,7 @@ const FRAMES: usize = 16;
 /// So many of them are the outermost frames, if there are more.
 const OUTERMOST: usize = 4;
 
-/// Where in a file's path the part within this tree begins.
+/// Returns the position in a file's path at which the part within this tree begins.
 fn in_tree(file: &str) -> Option<usize> {
     [LIBRARY, CHECKER].iter().filter_map(|folder| file.rfind(folder)).max()
 }
@@ -140,12 +140,12 @@ fn is_standard(file: &str) -> bool {
     file.starts_with("/rustc/") || file.contains("/lib/rustlib/src/rust/library/")
 }
 
-/// What files of LaneFS have in their names.
+/// The part of a path that all files of LaneFS have in common.
 const LIBRARY: &str = "crates/lanefs";
-/// What files of the checker have in their names.
+/// The part of a path that all files of the checker have in common.
 const CHECKER: &str = "lab/conflicts/src/";
 
-/// Whether a file is of LaneFS, or of the checker where it stands in for a part of LaneFS.
+/// Returns whether a file is of LaneFS, or of the checker where it stands in for a part of LaneFS.
 pub(super) fn is_ours(file: &str) -> bool {
     file.contains(LIBRARY) || file.contains(CHECKER) && !file.contains("/trace.rs")
 }
@@ -235,7 +235,7 @@ fn field_of(line: &str, owner: &str) -> Option<String> {
     }
 }
 
-/// What variables of these names are, by the habit of this project.
+/// Returns the type of variables of this name, by the habit of this project.
 fn type_of(name: &str) -> &str {
     match name {
         "inode" | "pinode" | "moved" | "c" => "Inode",

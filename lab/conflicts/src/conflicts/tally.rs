@@ -1,4 +1,4 @@
-//! What a run found, as it is added up, kept and written to the JSON file.
+//! The findings of a run, as they are added up, kept and written to the JSON file.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct Pair {
 /// Counts of the tests in which both calls store the time of one inode.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Stamped {
-    /// How many.
+    /// The number of these tests.
     pub tests: usize,
     /// With a conflict by bytes.
     pub bytes: usize,
@@ -56,8 +56,9 @@ pub struct Class {
     pub example: String,
     /// The accesses of the two lanes there.
     pub sites: [String; 2],
-    /// Who made them: for each lane the functions and places, innermost first, up to the library's
-    /// own. Empty in the answer of a part, and if the example does not show the conflict again.
+    /// The callers behind the accesses: for each lane the functions and places, innermost first, up
+    /// to the library's own. Empty in the answer of a part, and if the example does not show the
+    /// conflict again.
     #[serde(default)]
     pub backtraces: Vec<Vec<String>>,
     /// Which call was first when they were taken, or why there are none.
@@ -65,7 +66,7 @@ pub struct Class {
     pub backtraces_note: String,
 }
 
-/// What a run found.
+/// The findings of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Tests run.
@@ -107,7 +108,7 @@ pub struct Tally {
 /// A test with conflicts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Found {
-    /// What runs it again: `cargo xtask conflicts` with these arguments.
+    /// The arguments of `cargo xtask conflicts` that run it again.
     pub test: String,
     /// Both calls store the time of one inode.
     pub stamped: bool,
@@ -122,7 +123,7 @@ pub struct Found {
 pub struct View {
     /// Which tests, and how they are weighed.
     pub name: String,
-    /// How many were run.
+    /// The number of tests that were run.
     pub tests: usize,
     /// Per cent free by bytes, warm.
     pub free_by_bytes: f64,
@@ -204,9 +205,9 @@ pub struct Ratchet {
 }
 
 impl Ratchet {
-    /// What a run breaks. Smaller samples are parts of larger ones, so their counts may only be
-    /// smaller. Of a larger sample than the accepted one it is not known what a pair that was free
-    /// may have, nor on which fields: that is not judged.
+    /// Returns the rules that a run breaks. Smaller samples are parts of larger ones, so their
+    /// counts may only be smaller. Of a larger sample than the accepted one it is not known what a
+    /// pair that was free may have, nor on which fields: that is not judged.
     pub fn broken_by(&self, t: &Tally) -> Vec<String> {
         let mut out: Vec<String> =
             t.errors.iter().take(5).map(|e| format!("differs from the model: {e}")).collect();
@@ -236,13 +237,14 @@ impl Ratchet {
         out
     }
 
-    /// Whether every test of a pair may conflict. On which fields two syncs meet depends on which
-    /// of them came first, and differs from run to run; that they meet is what the counts hold.
+    /// Returns whether every test of a pair may conflict. On which fields two syncs meet depends on
+    /// which of them came first, and differs from run to run; that they meet is what the counts
+    /// hold.
     fn wholly(&self, pair: &str) -> bool {
         self.pairs.get(pair).is_some_and(|[tests, bytes, lines]| bytes == tests && lines == tests)
     }
 
-    /// What a run allows from now on; reasons are kept.
+    /// Accepts the conflicts of a run from now on; keeps the reasons.
     pub fn accept(&mut self, t: &Tally) {
         self.sample = t.sample;
         let bad = t.pairs.iter().filter(|p| p.conflicting_bytes + p.conflicting_lines > 0);

@@ -21,7 +21,7 @@ const OTHER: u32 = 9;
 pub struct Names(pub Vec<String>);
 
 impl Names {
-    /// How many are needed.
+    /// The number of names that are needed.
     pub const NEEDED: usize = 14;
 
     fn free(&self, n: u8) -> &str {
@@ -60,7 +60,7 @@ pub struct Test {
     pub calls: (Call, Call),
     /// Its number among the tests of the pair.
     pub number: usize,
-    /// What is done before, and on which lane.
+    /// The calls made before, and the lane of each.
     pub setup: Vec<Phase>,
     /// The two calls.
     pub ops: [Op; 2],
@@ -284,8 +284,8 @@ pub fn build(leaf: &Leaf, calls: (Call, Call), number: usize, names: &Names) -> 
     Test { calls, number, setup: b.setup(), ops }
 }
 
-/// What a leaf is but for the numbering of everything: equal for two leaves of one class, seen from
-/// the call `order[0]`.
+/// A description of a leaf but for the numbering of everything: equal for two leaves of one class,
+/// seen from the call `order[0]`.
 struct Signature<'a> {
     leaf: &'a Leaf,
     order: [usize; 2],
@@ -425,7 +425,7 @@ impl Signature<'_> {
 pub struct Classes(HashSet<Vec<u32>>);
 
 impl Classes {
-    /// Whether a leaf's class is seen for the first time.
+    /// Returns whether a leaf's class is seen for the first time.
     pub fn is_new(&mut self, leaf: &Leaf, calls: (Call, Call)) -> bool {
         let of = |order| {
             let s = Signature {

@@ -9,7 +9,7 @@ pub struct Access {
     pub addr: usize,
     /// Behind the call of the runtime.
     pub pc: usize,
-    /// Where the function of `pc` returns to.
+    /// The address to which the function of `pc` returns.
     pub caller: usize,
     /// Bytes.
     pub size: u32,
@@ -41,7 +41,7 @@ pub const ATOMIC: u16 = 2;
 #[cfg(lanefs_trace)]
 const KEPT: usize = 32;
 
-/// What one thread did while it recorded.
+/// The accesses that one thread made while it recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// In order.
@@ -52,7 +52,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Who called, innermost first; the access alone if stacks were not kept.
+    /// Returns the callers, innermost first; the access alone if stacks were not kept.
     #[must_use]
     pub fn callers(&self, a: &Access) -> Vec<usize> {
         #[cfg(lanefs_trace)]
@@ -90,7 +90,7 @@ const CAPACITY: usize = 1 << 20;
 #[cfg(lanefs_trace)]
 const STACKS: usize = 1 << 16;
 
-/// Whether this program was built to record.
+/// Returns whether this program was built to record.
 pub const fn is_built_in() -> bool {
     cfg!(lanefs_trace)
 }

@@ -1,5 +1,5 @@
-//! Whether a content of the medium keeps what was promised: it is recovered, read, and shown to the
-//! applications.
+//! This module judges whether a content of the medium keeps what was promised: it is recovered,
+//! read, and shown to the applications.
 
 use super::App;
 use super::record::Recording;
@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is at a path.
+/// The file, directory or link at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Entry {
     /// A directory.
@@ -30,14 +30,14 @@ pub enum Entry {
 /// All below a directory, by path.
 pub type Tree = BTreeMap<String, Entry>;
 
-/// What judging found.
+/// The findings of the judges.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// States that were recovered.
     pub states: u64,
     /// States that an application looked at, by application: those whose tree or promise was new.
     pub looked: BTreeMap<&'static str, u64>,
-    /// What was wrong, by application; "volume" for what is no application's.
+    /// The broken promises, by application; "volume" for those that are no application's.
     pub wrong: BTreeMap<&'static str, Vec<Wrong>>,
 }
 
@@ -46,7 +46,7 @@ pub struct Findings {
 pub struct Wrong {
     /// In which state.
     pub state: String,
-    /// What is wrong.
+    /// The reason why it is wrong.
     pub why: String,
     /// The content of the medium.
     pub image: Image,
@@ -164,7 +164,7 @@ fn look(
     Ok(())
 }
 
-/// What an application was promised before an instant.
+/// Returns the promises that an application had before an instant.
 fn promised(recording: &Recording, app: &str, at: u64) -> Result<Promised, String> {
     let mut promised = Promised::default();
     for (_, mark) in recording.log.marks.iter().take_while(|(m, _)| *m < at) {

@@ -29,7 +29,7 @@ pub mod worker;
 pub struct App {
     /// Its name, also of its directory on the volume.
     pub name: &'static str,
-    /// What it needs beside Python: a file, or a program on the path.
+    /// The files, or programs on the path, that it needs beside Python.
     pub needs: &'static [&'static str],
     /// Whether it relies on names that become durable in order.
     pub ordered: bool,
@@ -39,7 +39,7 @@ pub struct App {
     pub steps: u64,
 }
 
-/// Where Debian puts Python's modules.
+/// Names the file by which a Python module shows in Debian's folder for them.
 macro_rules! module {
     ($name:literal) => {
         concat!("/usr/lib/python3/dist-packages/", $name, "/__init__.py")
@@ -69,7 +69,7 @@ pub const APPS: &[App] = &[
 ];
 
 impl App {
-    /// What it needs and is not here.
+    /// Returns something that it needs and that is not here.
     pub fn missing(&self) -> Option<&'static str> {
         let there = |what: &str| match std::env::var_os("PATH") {
             // A path that begins at the root stays itself when it is joined.

@@ -11,12 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How the volume is made and mounted.
+/// The options with which the volume is made and mounted.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Bytes of the device.
     pub size: u64,
-    /// How often names are committed without being asked, and how old a dirty page may grow.
+    /// The time after which names are committed without being asked, and the age that a dirty page
+    /// may reach.
     pub interval: Duration,
     /// Whether the kernel gathers writes.
     pub writeback: bool,
@@ -24,12 +25,13 @@ pub struct Setting {
     pub order: Order,
 }
 
-/// What a recording gave.
+/// The result of a recording.
 #[derive(Debug)]
 pub struct Recording {
-    /// What the device held before.
+    /// The content of the device before.
     pub base: Image,
-    /// What was done to it, with a mark for each line of a worker: its application and the line.
+    /// The writes and flushes of the device, with a mark for each line of a worker: its application
+    /// and the line.
     pub log: Log,
 }
 
@@ -87,7 +89,7 @@ fn mounted(device: Arc<dyn Device>, mountpoint: &Path, setting: &Setting) -> Res
     std::thread::scope(|s| s.spawn(mount).join().map_err(|_| "mounting panicked".to_string())?)
 }
 
-/// What a device holds.
+/// Copies the content of a device.
 fn image_of(device: &MemoryDevice) -> Result<Image, String> {
     let blocks = device.size() as usize / BLOCK;
     let mut image = Image::zeros(blocks);

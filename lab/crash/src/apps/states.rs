@@ -25,16 +25,16 @@ pub struct State {
     pub image: Image,
     /// The instant of the crash.
     pub at: u64,
-    /// What of the volatile blocks is there, in words.
+    /// The part of the volatile blocks that is there, in words.
     pub how: String,
 }
 
-/// How a state is drawn.
+/// The choice of the volatile blocks that a state has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// Nothing volatile.
     Durable,
-    /// What was answered.
+    /// The volatile blocks that were answered.
     Answered,
     /// Part of the volatile blocks, from this seed.
     Part(u64),
@@ -74,7 +74,7 @@ impl Plan {
     pub fn len(&self) -> usize {
         self.0.len()
     }
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -98,7 +98,7 @@ impl Plan {
     }
 }
 
-/// What is durable, moving forward in time.
+/// The durable content of the device, as it moves forward in time.
 struct Medium<'a> {
     recording: &'a Recording,
     durable: Image,

@@ -11,7 +11,7 @@ pub const PYTHON: &str = "/usr/bin/python3";
 
 const SCRIPT: &str = include_str!("programs.py");
 
-/// How long a worker or a judge may be silent.
+/// The time for which a worker or a judge may be silent.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A temporary directory, gone when it is dropped.
@@ -31,7 +31,7 @@ impl Scratch {
         std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         Ok(Scratch(dir))
     }
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -112,7 +112,7 @@ impl Drop for Process {
     }
 }
 
-/// What an application was promised at some moment.
+/// The promises that an application had at some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promised {
     /// Its preparation is durable.
@@ -167,8 +167,8 @@ impl Judge {
         Ok(Judge(Process::start(&["judge", name, &place], scratch)?))
     }
 
-    /// Whether the directory holds what was promised: the last step found, or what is wrong. The
-    /// outer error is of the judge.
+    /// Asks whether the directory holds what was promised; returns the last step found, or what is
+    /// wrong. The outer error is of the judge.
     pub fn ask(&mut self, dir: &Path, promised: &Promised) -> Result<Result<u64, String>, String> {
         let line = format!("{} {} {}\n", dir.display(), promised.acknowledged, promised.begun);
         self.0.input.write_all(line.as_bytes()).map_err(|e| format!("judge: {e}"))?;

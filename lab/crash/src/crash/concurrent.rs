@@ -90,7 +90,8 @@ impl Target for Borrowed<'_> {
 
 pub(crate) const HOMES: [&str; 4] = ["/t0", "/t1", "/t2", "/t3"];
 
-/// What the background does on a device without faults may fail for want of room only.
+/// Checks the result of background work on a device without faults: it may fail only because space
+/// is short.
 pub(crate) fn must_work(done: lanefs::Result<()>) -> Result<(), Violation> {
     match done {
         Err(e) if e.errno() != libc::ENOSPC => Err(broken("answer", format!("background work: {e}"))),

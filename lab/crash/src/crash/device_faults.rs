@@ -7,7 +7,7 @@ use lanefs_store::device::{Device, ReadReq, WriteReq};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a device does wrong.
+/// A mistake that a device makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceFault {
     /// Flushes are answered and not done.

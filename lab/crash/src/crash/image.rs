@@ -23,7 +23,7 @@ impl Shared {
     pub fn new(bytes: [u8; BLOCK]) -> Arc<Shared> {
         Arc::new(Shared { hash: hash_block(&bytes), bytes })
     }
-    /// What tells them apart.
+    /// Returns the hash of the bytes, which tells blocks apart.
     pub fn hash(&self) -> u64 {
         self.hash
     }
@@ -36,7 +36,7 @@ impl Shared {
 /// Blocks that are copied together when one of them changes.
 const CHUNK: usize = 32;
 
-/// What one device holds.
+/// The content of one device.
 #[derive(Clone, Debug)]
 pub struct Image {
     chunks: Vec<Arc<[Arc<Shared>; CHUNK]>>,
@@ -112,7 +112,7 @@ impl CowDevice {
     pub fn new(image: Image) -> CowDevice {
         CowDevice(Mutex::new(image))
     }
-    /// What it holds now.
+    /// Returns the content that it has now.
     pub fn image(&self) -> Image {
         self.lock().clone()
     }

@@ -19,7 +19,7 @@ use lanefs_store::Result as StoreResult;
 use lanefs_store::device::{Payload, ReadReq, WriteReq};
 use std::collections::BTreeMap;
 
-/// What was read where; `None` for an error.
+/// The file or directory that was read at each path; `None` for an error.
 pub type Readings = BTreeMap<Name, Option<(Found, Option<Vec<Name>>)>>;
 
 /// Reads the tree as far as it can be read.
@@ -59,7 +59,7 @@ pub fn read_what_can_be(t: &mut dyn Target) -> Readings {
     out
 }
 
-/// Whether everything that could be read is what it was.
+/// Checks that everything that could be read is what it was.
 pub fn only_truth(before: &Readings, after: &Readings) -> Result<(), Violation> {
     for (path, reading) in after {
         let Some((f, names)) = reading else { continue };
@@ -83,9 +83,9 @@ pub fn only_truth(before: &Readings, after: &Readings) -> Result<(), Violation> 
 struct Astray {
     inner: CowDevice,
     block: usize,
-    /// What is read there.
+    /// The bytes that are read there.
     other: [u8; BLOCK],
-    /// How often still.
+    /// The number of reads that still go astray.
     left: Mutex<u64>,
 }
 

@@ -30,7 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 pub use system::{Live, System};
 
-/// How a workload is run.
+/// The settings with which a workload is run.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Blocks of each device.
@@ -57,12 +57,12 @@ impl Config {
         Config { blocks: 1024, devices: 1, levels: Levels::LONG, nested: 4, limit: 200_000, setup: 0 };
 }
 
-/// What was counted.
+/// The counts of a run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
     /// Distinct contents of the medium within a workload.
     pub states: u64,
-    /// Those that no workload of this process had before.
+    /// Contents that no workload of this process had before.
     pub distinct: u64,
     /// Recoveries, those of states within states included.
     pub recovered: u64,
@@ -178,7 +178,7 @@ pub fn find_new(t: &mut dyn Target, model: &Model, ids: &mut Identities, op: &Op
     }
 }
 
-/// What one caller's steps did, and when each was called and answered.
+/// The effects of one caller's steps, and the instants at which each was called and answered.
 pub(crate) struct Driven {
     pub(crate) history: History,
     pub(crate) called_at: Vec<u64>,
@@ -219,7 +219,7 @@ pub(crate) fn drive<T: Target>(
     Ok(d)
 }
 
-/// What a recording of a run holds.
+/// The recording of a run.
 struct Recorded {
     driven: Driven,
     log: Log,
@@ -240,7 +240,8 @@ pub(crate) fn recorded(recorder: &Arc<Recorder>, images: &[Image]) -> Vec<Arc<dy
     images.iter().map(one).collect()
 }
 
-/// How many segments the log came back to: no block of it is written again before it does.
+/// Returns the number of times that the log came back to a segment: no block of one is written
+/// again before it does.
 fn reused(log: &Log) -> u64 {
     let mut written: HashMap<(usize, usize), u64> = HashMap::new();
     for w in &log.writes {

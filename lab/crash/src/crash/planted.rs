@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a fault may stay hidden.
+/// The time for which a fault may stay hidden.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Overwriting one file on a small device, with something else that was made durable before.
@@ -111,7 +111,7 @@ fn any(system: &dyn System, examples: &[Scenario], config: &Config, end: Instant
     })
 }
 
-/// How a fault in LaneFS is looked for.
+/// The way in which a fault in LaneFS is looked for.
 struct Look {
     scripts: &'static [&'static str],
     config: Config,
@@ -119,7 +119,7 @@ struct Look {
     with: With,
 }
 
-/// What is run beside the scripts.
+/// The checks that are run beside the scripts.
 #[derive(PartialEq, Eq)]
 enum With {
     Examples,
@@ -129,7 +129,8 @@ enum With {
     Misreads,
 }
 
-/// Where each fault shows: scripts for it, then the known examples and random histories.
+/// Returns the way in which a fault is looked for: scripts for it, then the known examples and
+/// random histories.
 fn look_for(fault: Library) -> Look {
     use lanefs_lab_faults::Fault as C;
     use lanefs_sync::clock::Clock;
@@ -224,7 +225,7 @@ pub struct Scripts {
     pub fault: String,
     /// Its scripts.
     pub scenarios: Vec<Scenario>,
-    /// How they are run.
+    /// The settings with which they are run.
     pub config: Config,
     /// On what.
     pub system: LaneFs,

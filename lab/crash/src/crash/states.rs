@@ -28,19 +28,19 @@ use lanefs_lab_model::generate::Rng;
 use lanefs_store::device::{Crash, Log, Payload};
 use std::sync::Arc;
 
-/// How much to try.
+/// The number of states to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Levels {
     /// Every subset up to so many volatile blocks.
     pub all_subsets: usize,
     /// Seeded subsets beyond that.
     pub samples: usize,
-    /// How many volatile blocks to tear at an instant; 0: no tears.
+    /// The number of volatile blocks to tear at an instant; 0: no tears.
     pub tears: usize,
     /// Of how many blocks every two are missing together, where not every subset is tried.
     pub pairs: usize,
-    /// Where not every subset is tried: each block alone, each missing, and every prefix; without
-    /// it none of these, and no crash at the other instants.
+    /// If not every subset is tried: each block alone, each missing, and every prefix; without it
+    /// none of these, and no crash at the other instants.
     pub each: bool,
     /// For the samples.
     pub seed: u64,
@@ -107,7 +107,7 @@ pub struct State {
     pub cached: Option<Cached>,
 }
 
-/// What is durable, and what is only in the caches.
+/// The durable content of each device, and the blocks that are only in the caches.
 pub type Cached = (Vec<Image>, Vec<(usize, usize, Arc<Shared>)>);
 
 impl State {

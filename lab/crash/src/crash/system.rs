@@ -1,5 +1,5 @@
-//! What the simulator crashes: something that formats devices, opens (and so recovers) them, and
-//! answers calls.
+//! The systems that the simulator crashes. A system formats devices, opens (and so recovers) them,
+//! and answers calls.
 
 use lanefs::{MountOptions, Order, Volume};
 use lanefs_lab_model::op::{Op, Outcome, Who};
@@ -44,9 +44,9 @@ pub trait System: Sync {
 /// LaneFS without background threads.
 #[derive(Clone, Debug)]
 pub struct LaneFs {
-    /// How volumes are made.
+    /// The options with which volumes are made.
     pub format: FormatOptions,
-    /// How they are opened.
+    /// The options with which they are opened.
     pub mount: MountOptions,
     /// Threads that make the calls by turns, so that one history lies in the logs of several lanes;
     /// 0: the caller makes them.
@@ -97,7 +97,7 @@ impl Live for LiveVolume {
     }
 }
 
-/// Where a thread gets its calls from, and where its answers come.
+/// The channel by which a thread gets its calls, and the one by which its answers come.
 type Worker = (Sender<(Who, Op)>, Receiver<Outcome>);
 
 /// A volume whose calls are made by several threads by turns, each with a lane of its own.

@@ -16,7 +16,7 @@ use lanefs_lab_model::target::Target;
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is wrong with a [`Toy`].
+/// A bug of a [`Toy`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
     /// Nothing.
@@ -69,9 +69,9 @@ impl Bug {
 /// The toy.
 #[derive(Debug)]
 pub struct Toy {
-    /// What is wrong with it.
+    /// The bug that it has.
     pub bug: Bug,
-    /// What it promises. It always journals in the order of the calls.
+    /// The order that it promises. It always journals in the order of the calls.
     pub order: Order,
     steps: Arc<Mutex<Vec<Step>>>,
 }

@@ -5,7 +5,7 @@
 use lanefs_lab_model::generate::{Generator, Profile, Rng};
 use lanefs_lab_model::scenario::{Scenario, script};
 
-/// What is there, and durable, before the sequence.
+/// The tree that is there, and durable, before the sequence.
 const TREE: &str = "mkdir /A; mkdir /B; creat /foo 5000; creat /A/foo 9000; link /foo /B/ln; setxattr /A/foo user.u 20; sync";
 
 /// One operation of a sequence.
@@ -119,7 +119,7 @@ pub fn seq1() -> impl Iterator<Item = Result<Scenario, String>> {
     operations().into_iter().flat_map(|op| PERSIST.map(|p| sequence(&[&op, p])))
 }
 
-/// How many sequences of two operations there are.
+/// Returns the number of sequences of two operations.
 pub fn seq2_len() -> u64 {
     (operations().len() * PERSIST.len()).pow(2) as u64
 }

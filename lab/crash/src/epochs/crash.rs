@@ -5,7 +5,7 @@ use super::*;
 
 type Tree = [Ino; KEYS];
 
-/// What survived.
+/// The epochs and batches that survived.
 struct Survivors {
     /// Committed epochs without a gap.
     epochs: u8,
@@ -72,8 +72,8 @@ impl State {
         tree
     }
 
-    /// What recovery makes: per key the last writer by version; records of batches only above the
-    /// last committed epoch.
+    /// Returns the tree that recovery makes: per key the last writer by version; records of batches
+    /// only above the last committed epoch.
     fn recover(&self, p: &Program, m: Fault, s: &Survivors) -> Tree {
         let mut records: Vec<((u8, u8, u8), Key, Ino)> = Vec::new();
         let mut start = p.base;

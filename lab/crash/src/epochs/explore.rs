@@ -4,7 +4,7 @@ use super::*;
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// What an exploration found.
+/// The findings of an exploration.
 #[derive(Clone, Debug)]
 pub struct Exploration {
     /// Distinct states.

@@ -219,25 +219,26 @@ impl Fault {
     }
 }
 
-/// What runs.
+/// The operations that run, and the state in which they begin.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The operations of each thread.
     pub threads: Vec<Vec<Op>>,
     /// The inodes that are fsynced, each by a thread of its own, at any moment.
     pub fsyncs: Vec<Ino>,
-    /// How often an epoch is sealed.
+    /// The number of times that an epoch is sealed.
     pub seals: u8,
-    /// What each lane's clock says, always: clocks that differ and stand still are the worst.
+    /// The time that each lane's clock always shows: clocks that differ and stand still are the
+    /// worst.
     pub clocks: [u8; 3],
-    /// What the keys name at first.
+    /// The inodes that the keys name at first.
     pub base: [Ino; KEYS],
     /// Name the steps (slow; for the way to a counterexample).
     pub named: bool,
 }
 
 impl Program {
-    /// Whether an inode is a directory: made by mkdir, or one of the first three.
+    /// Returns whether an inode is a directory: made by mkdir, or one of the first three.
     pub(crate) fn is_dir(&self, ino: Ino) -> bool {
         let made = |(t, p): (usize, &Vec<Op>)| {
             let at = |(i, o): (usize, &Op)| matches!(o, Op::Mkdir(_)) && made_by(t as u8, i as u8) == ino;
@@ -347,7 +348,7 @@ pub(crate) struct Fsync {
     wait: u8,
 }
 
-/// What an fsync wrote.
+/// The batch that an fsync wrote.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Batch {
     set: Set,

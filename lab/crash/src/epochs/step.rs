@@ -49,7 +49,7 @@ impl State {
         self.entries[k as usize].ino
     }
 
-    /// Whether a directory exists in memory: the root, or what some entry names.
+    /// Returns whether a directory exists in memory: the root, or what some entry names.
     fn alive(&self, dir: Ino) -> bool {
         dir == 1 || self.entries.iter().any(|e| e.ino == dir)
     }
@@ -86,7 +86,7 @@ impl State {
         keys
     }
 
-    /// Whether an operation is possible now, all its keys being locked.
+    /// Returns whether an operation is possible now, all its keys being locked.
     fn possible(&self, p: &Program, op: Op) -> bool {
         let file = |i: Ino| i != 0 && !p.is_dir(i);
         let dir = |i: Ino| i != 0 && p.is_dir(i);
@@ -358,7 +358,7 @@ impl State {
         }
     }
 
-    /// Whether the closure of `set` for inode `x` takes group `j`.
+    /// Returns whether the closure of `set` for inode `x` takes group `j`.
     fn pulls(&self, m: Fault, set: Set, x: Ino, j: u8) -> bool {
         let g = &self.groups[j as usize];
         if g.names(x) || g.in_dir(x) {

@@ -1,4 +1,4 @@
-//! What is done with a damaged image: everything that a program or an administrator would do.
+//! This module does with a damaged image everything that a program or an administrator would do.
 
 use super::mutate::{Mutant, Target, targets};
 use super::seeds::{self, Seed};

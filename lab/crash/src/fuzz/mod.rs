@@ -21,14 +21,14 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
-/// What one case found wrong.
+/// The mistake that one case found.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The case.
     pub seed: u64,
-    /// What was done to which image.
+    /// The changes that were made, and the image to which.
     pub transcript: String,
-    /// What should not have happened.
+    /// The event that should not have happened.
     pub what: String,
 }
 

@@ -14,7 +14,7 @@ use lanefs_format::header::{BlockKind, HEADER_LEN, verify_sealed};
 use lanefs_format::{BLOCK_SIZE, Block};
 use lanefs_lab_model::generate::Rng;
 
-/// What a block is to the mutator.
+/// The kind of a block, as the mutator sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Superblock or its copy.
@@ -30,7 +30,7 @@ pub enum Form {
 pub struct Target {
     device: usize,
     block: usize,
-    /// What it is.
+    /// Its kind.
     pub form: Form,
 }
 
@@ -277,7 +277,7 @@ impl Mutant {
         }
     }
 
-    /// Where to change something: mostly where fields are.
+    /// Picks an offset at which to change something: mostly one where a field is.
     fn offset(&self, t: Target, rng: &mut Rng) -> usize {
         let fixed = |rng: &mut Rng, from: u64, to: u64| (from + rng.below((to - from) / 4) * 4) as usize;
         match (rng.below(4), t.form) {
@@ -305,7 +305,7 @@ impl Mutant {
         }
     }
 
-    /// Where a reference may be.
+    /// Picks an offset at which a reference may be.
     fn reference(&self, t: Target, rng: &mut Rng) -> usize {
         match t.form {
             Form::Superblock => 112,

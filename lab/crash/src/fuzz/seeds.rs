@@ -12,7 +12,7 @@ pub const HASH_KEY: [u64; 2] = [1, 2];
 
 /// A valid image.
 pub struct Seed {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
     /// The bytes of each device.
     pub devices: Vec<Vec<u8>>,
@@ -21,7 +21,8 @@ pub struct Seed {
 /// Blocks of each device.
 const BLOCKS: u64 = 1024;
 
-/// How volumes are opened here: no background thread, one clock that only counts.
+/// Returns the options with which volumes are opened here: no background thread, one clock that
+/// only counts.
 pub fn mount(read_only: bool) -> MountOptions {
     MountOptions {
         cache_size: 4 << 20,
@@ -112,7 +113,7 @@ fn tree(v: &Volume) -> lanefs::Result<()> {
     v.checkpoint()
 }
 
-/// What only the log knows: fsyncs, an epoch commit, and a rename over a file.
+/// Makes changes that only the log knows: fsyncs, an epoch commit, and a rename over a file.
 fn log(v: &Volume) -> lanefs::Result<()> {
     let fs = v.as_user(Cred::root());
     fs.mkdir("/l", 0o755)?;

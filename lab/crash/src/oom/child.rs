@@ -20,7 +20,7 @@ use lanefs_store::{FormatOptions, Store};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 
-/// What fails, and what is done wrong on purpose.
+/// The request that fails, and the mistake that is made on purpose.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
     /// The fault.
@@ -41,7 +41,7 @@ struct Thread<'a, T> {
     plant: Option<PlantedFault>,
 }
 
-/// What comes behind a step.
+/// The action behind a step.
 #[derive(PartialEq, Eq)]
 enum Next {
     Step,

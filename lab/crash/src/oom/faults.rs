@@ -1,5 +1,6 @@
-//! What fails: allocations, starts of threads, address space. Programs that want it have
-//! [`Failing`] as their allocator; until [`begin`] nothing fails and nothing is counted.
+//! This module makes allocations, starts of threads and reservations of address space fail.
+//! Programs that want it have [`Failing`] as their allocator; until [`begin`] nothing fails and
+//! nothing is counted.
 //!
 //! Of one process, so statics. Deciding allocates nothing: atomics, and a flag of the thread that
 //! needs no initialisation.
@@ -9,7 +10,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What fails in a run.
+/// The requests that fail in a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
     /// Nothing: a run that only counts.
@@ -140,8 +141,8 @@ pub fn exempt<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether the thread that is about to be started is not. For who stands in for the C library's
-/// `pthread_create`.
+/// Returns whether the thread that is about to be started must fail to start. It is meant for
+/// stand-ins of the C library's `pthread_create`.
 pub fn no_thread() -> bool {
     !EXEMPT.get() && THREADS.fails()
 }

@@ -1,4 +1,5 @@
-//! What a child left behind: how it ended, what it had told, and what is found in its image files.
+//! This module judges what a child left behind: how it ended, what it had told, and what is found
+//! in its image files.
 
 use super::faults::Fault;
 use super::report::Line;
@@ -18,18 +19,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Arc, PoisonError};
 
-/// How a child ended.
+/// The end of a child.
 #[derive(Debug)]
 pub struct Ended {
-    /// What it told.
+    /// The lines that it told.
     pub lines: Vec<Line>,
-    /// What the kernel says; `None` if it did not end.
+    /// The exit status that the kernel reports; `None` if it did not end.
     pub status: Option<ExitStatus>,
-    /// What it wrote for people.
+    /// The text that it wrote for people.
     pub said: String,
 }
 
-/// How a run ended that broke no promise.
+/// The end of a run that broke no promise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The process ended at once.
@@ -42,14 +43,15 @@ pub enum Verdict {
 
 type Judged<T> = Result<T, Violation>;
 
-/// What the library says when an allocation fails, before it ends the process.
+/// The beginning of the message that the library writes when an allocation fails, before it ends
+/// the process.
 const LAST_WORDS: &str = "memory allocation of ";
 
-/// What Rust's library says when a new thread gets no stack for its signals.
+/// The message of Rust's library when a new thread gets no stack for its signals.
 const NO_STACK: &str = "failed to allocate an alternative stack";
 
 impl Ended {
-    /// Whether it ended in a way that it may.
+    /// Returns how it ended, or the promise that it broke if it may not end so.
     pub fn verdict(&self, fault: Fault) -> Judged<Verdict> {
         let said = self.said.trim();
         let Some(status) = self.status else {
@@ -98,7 +100,7 @@ impl Ended {
         }
     }
 
-    /// Whether something failed that should have; `None` if it ended without having told.
+    /// Returns whether something failed that should have; `None` if it ended without having told.
     pub fn reached(&self) -> Option<bool> {
         self.lines.iter().find_map(|l| match l {
             Line::Over(_, _, failed) => Some(*failed > 0),
@@ -107,7 +109,7 @@ impl Ended {
     }
 }
 
-/// What a thread of the program did, as it told.
+/// The history of a thread of the program, as the thread told it.
 struct Told {
     model: Model,
     history: History,
@@ -233,18 +235,18 @@ fn used(devices: Vec<Arc<dyn Device>>, before: &Observed) -> Judged<()> {
     clean(devices)
 }
 
-/// What is the same whatever failed.
+/// The parts of a case that are the same whatever failed.
 pub struct Case<'a> {
-    /// What was done.
+    /// The stage that was run.
     pub stage: &'a Stage,
-    /// What is found if nothing fails.
+    /// The tree that is found if nothing fails.
     pub unchanged: Option<&'a Observed>,
     /// A mistake in the judge.
     pub plant: Option<PlantedFault>,
 }
 
 impl Case<'_> {
-    /// Whether what is in the image files is what it may be.
+    /// Checks that the image files hold what they may hold.
     pub fn judge(&self, ended: &Ended, dir: &Path) -> Judged<()> {
         let files = self.stage.files(dir);
         let open = BEGINNING.read().unwrap_or_else(PoisonError::into_inner);

@@ -88,7 +88,7 @@ impl PlantedFault {
     }
 }
 
-/// What is run.
+/// The options of the command.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// Every request fails once; otherwise a sample
@@ -115,7 +115,7 @@ pub struct Options {
     /// A child that is silent for so many seconds does not end: a thousand times what any takes
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub patience: u64,
-    /// Where the image files go
+    /// The directory for the image files
     #[arg(long, default_value_os_t = in_memory())]
     pub dir: PathBuf,
 }
@@ -125,7 +125,7 @@ fn in_memory() -> PathBuf {
     if memory.is_dir() { memory.into() } else { std::env::temp_dir() }
 }
 
-/// What was counted, of a stage or of all.
+/// The counts of a stage or of all.
 #[derive(Clone, Default, Debug, Serialize)]
 pub struct Counts {
     /// Allocations of the run in which nothing failed.
@@ -140,7 +140,7 @@ pub struct Counts {
     pub answered: u64,
     /// Runs that went on as if nothing had failed.
     pub finished: u64,
-    /// Those of them in which nothing did.
+    /// Runs among them in which nothing did.
     pub not_reached: u64,
     /// Broken promises.
     pub violations: u64,
@@ -159,7 +159,7 @@ impl Counts {
     }
 }
 
-/// What came out.
+/// The results of all stages.
 #[derive(Clone, Default, Debug, Serialize)]
 pub struct Report {
     /// Of all stages.

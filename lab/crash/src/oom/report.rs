@@ -1,10 +1,10 @@
-//! What a child tells its parent, a line each, by write(2) from the stack: it must be told when
+//! The lines that a child tells its parent, by write(2) from the stack: a line must be told when
 //! there is no memory, by any thread, and be there when the process ends at the next instruction.
 
 use std::fmt;
 use std::io::Write;
 
-/// What a child tells. Threads and steps by number.
+/// A line that a child tells. It names threads and steps by number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Line {
     /// A step is called.

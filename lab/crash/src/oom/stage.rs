@@ -1,5 +1,5 @@
-//! What is done while something fails: a stage has the image that it begins with, and what is done
-//! to it.
+//! The stages in which something fails: a stage has the image that it begins with, and the work
+//! that is done on it.
 
 use crate::crash::image::{BLOCK, CowDevice, Image};
 use crate::crash::plain;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is done.
+/// The kind of work that a stage does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A volume is opened, and after the mark worked on by its threads, and closed.
@@ -38,7 +38,7 @@ pub enum Kind {
 pub struct Stage {
     /// Its name.
     pub name: &'static str,
-    /// What is done.
+    /// The kind of its work.
     pub kind: Kind,
     /// Blocks of each device.
     pub blocks: usize,
@@ -46,12 +46,12 @@ pub struct Stage {
     pub devices: usize,
     /// Whether the volume runs its background threads.
     pub background: bool,
-    /// What each thread of the program does, and how much of it before the mark. One thread has the
-    /// whole volume, several have a directory each.
+    /// The steps of each thread of the program, and the number of them before the mark. One thread
+    /// has the whole volume, several have a directory each.
     pub work: Vec<(Vec<Step>, usize)>,
 }
 
-/// Where a thread works, by its number.
+/// The directory in which a thread works, by its number.
 pub const HOMES: [&str; 2] = ["/t0", "/t1"];
 
 /// Names and attributes, all that a closure can hold, and a directory that grows over several
@@ -70,7 +70,8 @@ fn names() -> String {
     )
 }
 
-/// What files hold: tails, holes, cuts, whole pages, and what is read back after memory was left.
+/// Changes of the content of files: tails, holes, cuts, whole pages, and reads of what had left
+/// memory.
 const CONTENT: &str = "creat /a 3000; fsync /a; append /a 3000; fdatasync /a; write /a 100 9000; trunc /a 5000; fsync /a; append /a 30000; punch /a 8192 8192; \
      zero /a 100 5000; fsync /a; falloc /a 60000 5000; grow /a 60000 4000; sync; creat /b 60000; write /b 20000 10; trunc /b 100; trunc /b 9000; \
      fsync /b; creat /c 200000; fsync /c; write /c 4096 60000; tick; fdatasync /c; remount; read /a; read /c; write /c 100000 50; append /b 5000; \
@@ -124,8 +125,9 @@ pub fn all() -> Result<Vec<Stage>, String> {
     Ok(stages)
 }
 
-/// What is left on the medium by who is killed with everything under way: a tree in a checkpoint,
-/// committed epochs and fsyncs behind it. More content than one thread of a recovery reads.
+/// Returns the script whose program is killed with everything under way. It leaves on the medium a
+/// tree in a checkpoint, committed epochs and fsyncs behind it, and more content than one thread of
+/// a recovery reads.
 fn left_open() -> String {
     let many: String = (0..12).map(|i| format!("creat /f{i} 60000; fsync /f{i}; ")).collect();
     format!(
@@ -135,7 +137,7 @@ fn left_open() -> String {
 }
 
 impl Stage {
-    /// How volumes of it are made and opened.
+    /// Returns the system by which its volumes are made and opened.
     pub fn system(&self) -> LaneFs {
         let mut system = LaneFs::default();
         if self.background {
@@ -185,7 +187,8 @@ impl Stage {
         Ok(images)
     }
 
-    /// What is found if nothing fails, where the stage changes nothing that programs see.
+    /// Returns the tree that is found if nothing fails, where the stage changes nothing that
+    /// programs see.
     pub fn unchanged(&self, images: &[Image]) -> Result<Option<Observed>, String> {
         if matches!(self.kind, Kind::Work | Kind::Make) {
             return Ok(None);
@@ -200,7 +203,7 @@ impl Stage {
         Ok(Some(seen))
     }
 
-    /// Where thread `t` works.
+    /// Returns the directory in which thread `t` works.
     pub fn home(&self, t: usize) -> &'static str {
         if self.work.len() > 1 { HOMES[t] } else { "" }
     }

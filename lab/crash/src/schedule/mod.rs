@@ -46,7 +46,7 @@ const SIZES: [(usize, usize); 2] = [(384, 1), (2048, 2)];
 /// Crashes looked at per schedule.
 const CRASHES: u64 = 2;
 
-/// What a schedule did, and what was wrong with it.
+/// The counts of a schedule, and the violation that it found.
 #[derive(Debug)]
 pub struct Outcome {
     /// Steps and switches.
@@ -225,7 +225,7 @@ fn apart(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64) -> Resu
     Ok(())
 }
 
-/// What the background thread would do, and now and then a checkpoint.
+/// Does what the background thread would do, and now and then a checkpoint.
 fn maintain(volume: &Volume, running: &AtomicUsize, rounds: u64) -> Result<(), Violation> {
     for round in 0..rounds {
         // Relaxed: one thread runs at a time.

@@ -39,7 +39,8 @@ impl Slow {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).late
     }
 
-    /// How many turns the others get before a request is done, and before it is answered.
+    /// Draws the numbers of turns that the others get before a request is done, and before it is
+    /// answered.
     fn delays(&self) -> (u64, u64) {
         let mut s = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let one_in = s.one_in;
@@ -87,8 +88,8 @@ impl Device for Slow {
     }
 }
 
-/// How many submissions and flushes since `start` were answered later than one that was issued
-/// after them.
+/// Returns the number of submissions and flushes since `start` that were answered later than one
+/// that was issued after them.
 pub fn overtaken(log: &Log, start: u64) -> u64 {
     let writes = log.writes.iter().map(|w| (w.issued, w.completed));
     let flushes = log.flushes.iter().map(|f| (f.issued, f.completed));

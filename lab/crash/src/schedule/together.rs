@@ -30,7 +30,8 @@ const FLAT: [&str; 4] = ["a", "f", "b", "g"];
 /// Names that no call touches: every listing tells of them.
 const KEPT: [&str; 6] = ["k0", "k1", "k2", "k3", "k4", "k5"];
 
-/// What is there before, in directory `top`. The mode of a file tells which it is.
+/// Returns the calls that make the tree in directory `top` before the schedule. The mode of a file
+/// tells which it is.
 pub(super) fn prepare(top: &str) -> Vec<Op> {
     let path = |name: &str| format!("{top}/{name}");
     let file = |name: &str, mode| Op::Mknod { path: path(name).as_str().into(), mode: libc::S_IFREG | mode };
@@ -77,7 +78,7 @@ struct Made {
     mode: Option<u32>,
 }
 
-/// Whether it succeeded, and the mode that it told.
+/// Returns whether the call succeeded, and the mode that it returned.
 fn gist(answer: &Answer) -> (bool, Option<u32>) {
     match answer {
         Answer::Fail(_) => (false, None),
@@ -215,7 +216,7 @@ fn tree(top: &str, ask: &mut dyn FnMut(Op) -> Answer) -> Result<Tree, Violation>
     Ok(out)
 }
 
-/// Whether the calls from `at` on, in some order, lead to `end`.
+/// Returns whether the calls from `at` on, in some order, lead to `end`.
 fn explained(model: &Model, made: &[Vec<Made>], at: &mut [usize], end: (&str, &Tree)) -> bool {
     // No call may come before one that was answered before it was made.
     let bound = (0..made.len()).filter_map(|t| made[t].get(at[t])).map(|m| m.answered).min();
@@ -254,8 +255,8 @@ fn paths(op: &Op) -> Vec<&[u8]> {
     }
 }
 
-/// Whether a directory on a call's way, or the file that it links, was moved, replaced or removed
-/// by a call that overlapped it.
+/// Returns whether a directory on a call's way, or the file that it links, was moved, replaced or
+/// removed by a call that overlapped it.
 fn moved(m: &Made, made: &[Vec<Made>]) -> bool {
     let mover =
         |o: &&Made| o.done && matches!(o.op, Op::Rename { .. } | Op::Rmdir { .. } | Op::Unlink { .. });

@@ -29,7 +29,7 @@ struct State {
     idle: u64,
 }
 
-/// What a run did.
+/// The counts of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
     /// Points at which a thread could have been stopped.
@@ -87,7 +87,7 @@ impl Turn {
         done
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         self.lock().counts
     }

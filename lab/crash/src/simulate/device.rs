@@ -25,7 +25,7 @@ use lanefs_store::{Result, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How often something goes wrong: once in so many requests; 0 for never.
+/// The rates at which things go wrong: once in so many requests; 0 for never.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Rates {
     /// EIO of a read.
@@ -47,7 +47,7 @@ pub struct Rates {
 #[derive(Debug)]
 struct State {
     durable: Image,
-    /// What a read sees.
+    /// The content that a read sees.
     view: Image,
     /// Volatile writes, in order.
     cache: Vec<(usize, Arc<Shared>)>,
@@ -61,12 +61,12 @@ struct State {
     astray: BTreeMap<usize, usize>,
     /// By how many nanoseconds answers were late, together.
     late: u64,
-    /// What it lied about, in words.
+    /// The lies that it told, in words.
     lies: Vec<String>,
     trace: u64,
 }
 
-/// What a block is: the magic and the kind of a node block, in words.
+/// Describes a block in words: by the magic and the kind of a node block.
 fn kind_of(block: usize, bytes: &[u8; BLOCK]) -> String {
     let word = |at: usize| bytes[at..at + 8].iter().map(|b| format!("{b:02x}")).collect::<String>();
     format!("block {block}, which begins with {} {}", word(0), word(8))
@@ -90,7 +90,7 @@ impl State {
     fn happens(&mut self, one_in: u64) -> bool {
         one_in > 0 && self.rng.one_in(one_in)
     }
-    /// Whether the power is off, after one more request.
+    /// Counts one more request, and returns whether the power is off.
     fn off(&mut self) -> bool {
         if self.rates.cut > 0 {
             self.rates.cut -= 1;
@@ -108,7 +108,7 @@ impl State {
         let other = if self.rng.one_in(2) { (at + by) % blocks } else { (at + blocks - by) % blocks };
         (self.view.block(other) != self.view.block(at)).then_some(other)
     }
-    /// What a read of this block returns.
+    /// Reads this block into `to`, perhaps wrong.
     fn read(&mut self, at: usize, blocks: usize, to: &mut [u8]) {
         let from = self.astray.get(&at).copied().unwrap_or(at);
         to.copy_from_slice(self.view.block(from));
@@ -147,7 +147,8 @@ impl State {
         self.astray.insert(at, other);
         Some(format!("every read of block {at} returns {what}"))
     }
-    /// What is written where in place of these bytes to this block; `None` for nothing.
+    /// Returns the block and the bytes that are written in place of these bytes to this block;
+    /// `None` for nothing.
     fn lie(&mut self, at: usize, blocks: usize, b: &[u8; BLOCK]) -> Option<(usize, [u8; BLOCK])> {
         let mut bytes = *b;
         let (what, told, to) = match self.rng.below(4) {
@@ -286,12 +287,12 @@ impl SimDevice {
         self.lock().late
     }
 
-    /// What it lied about, in words and in order.
+    /// Returns the lies that it told, in words and in order.
     pub fn lies(&self) -> Vec<String> {
         self.lock().lies.clone()
     }
 
-    /// What happened, and a fingerprint of every request.
+    /// Returns the counts of all that happened, and a fingerprint of every request.
     pub fn report(&self) -> (BTreeMap<&'static str, u64>, u64) {
         let s = self.lock();
         (s.counts.clone(), s.trace)

@@ -47,25 +47,25 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What a run did.
+/// The results of a run.
 #[derive(Clone, Default, Debug)]
 pub struct Report {
     /// Calls made.
     pub operations: u64,
-    /// What went wrong on purpose.
+    /// The faults that were made on purpose.
     pub faults: BTreeMap<&'static str, u64>,
-    /// How many runs were of which kind, and how many on devices that lie were judged in full, in
+    /// The number of runs of each kind, and how many on devices that lie were judged in full, in
     /// part, or not because nothing could be opened.
     pub runs: BTreeMap<&'static str, u64>,
-    /// What should not have been.
+    /// The results that should not have been.
     pub violations: Vec<String>,
     /// A fingerprint of every request and answer.
     pub trace: u64,
-    /// What was called and answered, for people; only if it ended badly.
+    /// The calls and their answers, for people; only if it ended badly.
     pub transcript: Vec<String>,
 }
 
-/// What volumes are made of.
+/// The sizes with which a volume is made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Shape {
     /// Blocks of all devices: small volumes fill up.
@@ -73,7 +73,7 @@ struct Shape {
     /// mlogs, for which there must be room.
     mlogs: usize,
     devices: usize,
-    /// How often the blocks of the tree lie on them.
+    /// The number of copies of the tree's blocks on them.
     copies: u32,
 }
 
@@ -131,7 +131,7 @@ fn fresh(shape: Shape) -> Result<Vec<Image>, Violation> {
     Ok(images)
 }
 
-/// What the clock of a simulation says at step `n`, when answers were `late` by so many nanoseconds
+/// Sets the clock of a simulation for step `n`, when answers were `late` by so many nanoseconds
 /// together.
 fn set_time(n: u64, late: u64) {
     #[cfg(feature = "simulated-time")]
@@ -154,7 +154,7 @@ struct Run {
     lies: bool,
     only_misreads: bool,
     crashes: u64,
-    /// What could be read after recoveries under fire.
+    /// The trees that could be read after recoveries under fire.
     readings: Vec<Readings>,
     /// Lies of each device that the transcript tells already.
     told: Vec<usize>,
@@ -241,7 +241,7 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
     run.report
 }
 
-/// How a history ended.
+/// The end of a history.
 struct Ended {
     history: History,
     /// Steps answered, and called.
@@ -547,7 +547,7 @@ impl Run {
     }
 }
 
-/// Whether a call only reads.
+/// Returns whether a call only reads.
 fn reads(op: &Op) -> bool {
     matches!(
         op,
@@ -565,7 +565,7 @@ fn reads(op: &Op) -> bool {
     )
 }
 
-/// Whether a read returned a part of what it should have, and that rightly.
+/// Returns whether a read returned a part of what it should have, and that rightly.
 fn is_cut(want: &Outcome, got: &Outcome) -> bool {
     matches!((want, got), (Outcome::Bytes(w), Outcome::Bytes(g)) if g.len() < w.len() && w.starts_with(g))
 }

@@ -1,6 +1,6 @@
-//! What an inode is born with is durable with its name. A file that inherits an ACL got its mode
-//! and, by calls of their own, its ACLs: a crash between left a file that its group could read by
-//! the mode, and that the ACL would have denied.
+//! The mode, owner and ACLs that an inode is born with are durable with its name. A file that
+//! inherits an ACL got its mode and, by calls of their own, its ACLs: a crash between left a file
+//! that its group could read by the mode, and that the ACL would have denied.
 
 use lanefs::{Cred, FileKind, Ino, NewInodeAttrs, OpenOptions, Volume};
 use lanefs_lab_crash::crash::image::{CowDevice, Image};

@@ -82,7 +82,7 @@ fn old(id: u8, segment_blocks: u32, base: &[Image]) -> Vec<Image> {
 }
 
 struct Case {
-    /// What may be found beside nothing.
+    /// The whole volumes: one of them is found, or nothing.
     whole: Vec<([u8; 16], Content)>,
     refused: u64,
     found: Vec<u64>,

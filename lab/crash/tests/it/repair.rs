@@ -1,5 +1,5 @@
-//! What a repair may not do: lose what can be read. On whole volumes, with the name space as
-//! programs see it.
+//! A repair may not lose what can be read. The tests run on whole volumes, and look at the name
+//! space as programs see it.
 
 use lanefs::{Cred, FileKind, Fs, NodeEntry, OpenOptions, Volume};
 use lanefs_lab_crash::crash::image::{BLOCK, CowDevice, Image};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a file holds: `None` if it cannot be read.
+/// The content of a file: `None` if it cannot be read.
 type Content = Option<Vec<u8>>;
 /// Path to inode number and content; directories and links have the content of their kind.
 type Tree = BTreeMap<PathBuf, (u64, Content)>;
@@ -157,7 +157,7 @@ fn damage(image: &mut Image, blocks: usize, rng: &mut Rng) {
     }
 }
 
-/// What could be read before can be read now, where it was or in lost+found.
+/// Checks that everything that could be read before can be read now, where it was or in lost+found.
 fn nothing_lost(before: &Tree, after: &Tree, what: &str) {
     for (path, (ino, content)) in before.iter().filter(|f| f.1.1.is_some()) {
         let found = after.get(path).filter(|f| f.0 == *ino).or_else(|| {

@@ -3,7 +3,7 @@
 
 use lanefs_lab_crash::simulate::run;
 
-/// What 400 runs have some of.
+/// The faults that 400 runs have some of.
 const FAULTS: [&str; 20] = [
     "EIO on read",
     "EIO on write",

@@ -1,4 +1,4 @@
-//! What each fault changes in the source.
+//! The changes in the source that each fault makes.
 
 mod library;
 mod store;

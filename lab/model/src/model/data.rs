@@ -13,7 +13,8 @@ pub type Page = [u8; PAGE as usize];
 pub struct Pages {
     /// Bytes.
     pub size: u64,
-    /// What was written; a page that is missing is a hole. Bytes at and behind `size` are zero.
+    /// The pages that were written; a page that is missing is a hole. Bytes at and behind `size`
+    /// are zero.
     pub map: BTreeMap<u64, Arc<Page>>,
 }
 
@@ -35,7 +36,7 @@ impl Pages {
         out
     }
 
-    /// Whether `[from, to)` holds only zeros (behind the end there are only zeros).
+    /// Returns whether `[from, to)` holds only zeros (behind the end there are only zeros).
     pub fn is_zero(&self, from: u64, to: u64) -> bool {
         let pages = self.map.range(from / PAGE..to.div_ceil(PAGE));
         pages

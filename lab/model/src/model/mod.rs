@@ -43,7 +43,7 @@ impl Time {
     }
 }
 
-/// What an inode holds.
+/// The content of an inode.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// A regular file.
@@ -82,7 +82,7 @@ pub struct Inode {
     pub atime: Time,
     /// Last change of content.
     pub mtime: Time,
-    /// What it holds.
+    /// Its content.
     pub content: Content,
 }
 
@@ -91,7 +91,7 @@ impl Inode {
     pub fn kind(&self) -> u8 {
         ((self.mode & libc::S_IFMT) >> 12) as u8
     }
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         matches!(self.content, Content::Dir { .. })
     }
@@ -106,11 +106,11 @@ impl Inode {
 /// An open handle.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    /// What it opens.
+    /// The inode that it opens.
     pub id: Id,
     /// Flags of open(2).
     pub flags: i32,
-    /// Where read and write go on.
+    /// The position at which read and write go on.
     pub cursor: u64,
 }
 
@@ -123,7 +123,7 @@ impl Handle {
     }
 }
 
-/// What an acknowledged call made durable.
+/// The changes that an acknowledged call made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Persist {
     /// fsync of an inode: its names, and all of itself.
@@ -186,7 +186,7 @@ pub struct Model {
     pub inodes: BTreeMap<Id, Inode>,
     /// Open handles.
     pub handles: BTreeMap<Fd, Handle>,
-    /// What the kernel in front adds.
+    /// The rules that the kernel in front adds.
     pub quirks: Quirks,
     next: Id,
     changes: Vec<Change>,
@@ -234,12 +234,13 @@ impl Model {
         }
     }
 
-    /// What the calls since the last time changed, in order. A failed call changed nothing.
+    /// Takes the changes that the calls since the last time made, in order. A failed call changed
+    /// nothing.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Whether an inode still exists (has a name or a handle).
+    /// Returns whether an inode still exists (has a name or a handle).
     pub fn is_live(&self, id: Id) -> bool {
         self.inodes.contains_key(&id)
     }

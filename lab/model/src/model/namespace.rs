@@ -293,7 +293,7 @@ impl Model {
         Ok(Outcome::Done)
     }
 
-    /// Whether directory `a` is `d` or above it.
+    /// Returns whether directory `a` is `d` or above it.
     fn is_above(&self, a: Id, mut d: Id) -> bool {
         loop {
             if a == d {

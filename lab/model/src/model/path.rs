@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What the last component of a path is.
+/// The last component of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Last {
     /// An ordinary name.
@@ -15,7 +15,8 @@ pub(super) enum Last {
     Root,
 }
 
-/// Where a path leads: a directory, the last component, and whether slashes followed it.
+/// The place that a path leads to: a directory, the last component, and whether slashes followed
+/// it.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub dir: Id,
@@ -139,7 +140,7 @@ impl Model {
         if place.slash && !self.ino(id)?.is_dir() { Err(libc::ENOTDIR) } else { Ok(id) }
     }
 
-    /// What a path names.
+    /// Returns the inode that a path names.
     pub(super) fn lookup(&self, c: &Cred, path: &Name, follow: bool) -> Res<Id> {
         let mut links = 0;
         let place = self.place_from(c, ROOT, path, &mut links)?;

@@ -151,7 +151,8 @@ impl Oracle {
         }))
     }
 
-    /// Whether every page is at an allowed version if the size is the one made by step `size_op`.
+    /// Checks that every page is at an allowed version if the size is the one made by step
+    /// `size_op`.
     fn pages_fit(
         &self,
         v: &Versions,

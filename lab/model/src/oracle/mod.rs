@@ -32,14 +32,14 @@ use std::sync::Arc;
 
 pub use observe::{Found, Observed, observe};
 
-/// What a run did.
+/// The steps of a run and their effects.
 #[derive(Clone, Default, Debug)]
 pub struct History {
     /// The steps.
     pub steps: Vec<Step>,
-    /// What each changed.
+    /// The changes that each made.
     pub changes: Vec<Vec<Change>>,
-    /// Who is who.
+    /// The pairs of the model's inodes with the target's.
     pub ids: Identities,
 }
 
@@ -48,7 +48,7 @@ pub struct History {
 pub struct Violation {
     /// The rule's number.
     pub rule: &'static str,
-    /// What was found.
+    /// The state that was found, in words.
     pub what: String,
 }
 
@@ -231,8 +231,8 @@ impl Oracle {
         self.groups.push(g);
     }
 
-    /// Whether a recovered state is allowed when `answered` steps had been answered and `called`
-    /// (that many or one more) had been called.
+    /// Checks that a recovered state is allowed when `answered` steps had been answered and
+    /// `called` (that many or one more) had been called.
     pub fn check(&self, answered: usize, called: usize, found: &Observed) -> Result<(), Violation> {
         found.sound()?;
         let names = self.names(found)?;

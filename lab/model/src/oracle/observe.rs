@@ -31,8 +31,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether it is as the root of a new volume is; with `apart` but for the rights, which are
-    /// judged by themselves.
+    /// Returns whether it is as the root of a new volume is; with `apart` but for the rights, which
+    /// are judged by themselves.
     pub(super) fn is_new_root(&self, apart: bool) -> bool {
         let rights = self.mode == libc::S_IFDIR | 0o755 && (self.uid, self.gid) == (0, 0);
         (apart || rights) && self.xattrs.keys().all(|name| apart && super::rights::is_acl(name))
@@ -49,7 +49,7 @@ pub struct Entry {
     pub dir: Identity,
     /// The name.
     pub name: Name,
-    /// What it names.
+    /// The inode that it names.
     pub inode: Identity,
 }
 
@@ -232,7 +232,7 @@ impl Observed {
         self.inodes.remove(&e.inode)
     }
 
-    /// How another tree differs, in words.
+    /// Describes in words how another tree differs.
     pub fn difference(&self, other: &Observed) -> String {
         let mut out = Vec::new();
         for (id, f) in &self.inodes {

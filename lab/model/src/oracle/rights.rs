@@ -18,12 +18,12 @@ use crate::op::Name;
 use lanefs::Order;
 use std::collections::BTreeMap;
 
-/// Whether an extended attribute is an ACL.
+/// Returns whether an extended attribute is an ACL.
 pub(super) fn is_acl(name: &Name) -> bool {
     name.0.starts_with(b"system.posix_acl_")
 }
 
-/// What decides who may do what with an inode.
+/// The attributes that decide who may do what with an inode.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Rights {
     mode: u32,
@@ -103,7 +103,7 @@ impl Oracle {
         }
     }
 
-    /// Whether the rights found of an inode make the cut larger.
+    /// Makes the cut larger if the rights found of an inode need it, and returns whether it did.
     pub(super) fn grow_by_rights(
         &self,
         id: Id,

@@ -21,7 +21,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Whether this process may do what a directory target needs.
+    /// Returns whether this process may do what a directory target needs.
     pub fn possible() -> bool {
         // SAFETY: geteuid has no preconditions.
         unsafe { libc::geteuid() == 0 }
@@ -347,7 +347,7 @@ impl Worker {
     }
 }
 
-/// What the running kernel's `fs.protected_*` settings add.
+/// Returns the rules that the running kernel's `fs.protected_*` settings add.
 pub fn kernel_quirks() -> crate::model::Quirks {
     let get = |name: &str| -> u8 {
         std::fs::read_to_string(format!("/proc/sys/fs/{name}"))

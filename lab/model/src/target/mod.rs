@@ -1,4 +1,5 @@
-//! What a sequence of calls can be run on, and the comparison of its answers with the model's.
+//! The targets on which a sequence of calls can be run, and the comparison of their answers with
+//! the model's.
 
 pub mod directory;
 pub mod volume;
@@ -154,7 +155,7 @@ pub struct Pair<T> {
     pub model: Model,
     /// The target.
     pub target: T,
-    /// Who is who.
+    /// The pairs of the model's inodes with the target's.
     pub ids: Identities,
     /// Whether a call that fails must fail with the very error of the model, or with any.
     pub exact_errors: bool,

@@ -29,7 +29,7 @@ fn format(devices: &[Arc<dyn Device>]) -> Result<(), String> {
     Store::format(devices, &format).map_err(|e| format!("format: {e}"))
 }
 
-/// What `open` opens, now and at each remount.
+/// Makes a target of the volume that `open` opens, now and at each remount.
 fn opened(open: impl Fn() -> lanefs::Result<Volume> + Send + 'static) -> Result<VolumeTarget, String> {
     let volume = open().map_err(|e| format!("open: {e}"))?;
     let again = move |v: Volume| {

@@ -37,7 +37,7 @@ pub enum Id {
 }
 use Id::*;
 
-/// What a name names.
+/// The object that a name leads to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Obj {
     /// A regular file.
@@ -142,7 +142,7 @@ pub struct FdInit {
     pub dir: bool,
 }
 
-/// What has been chosen of the initial state.
+/// The choices made so far for the initial state.
 #[derive(Clone, Debug)]
 pub struct Init {
     /// The root first.
@@ -271,7 +271,7 @@ impl Init {
 /// A leaf: an initial state, arguments, and whether this model thinks that the calls commute.
 #[derive(Debug)]
 pub struct Leaf {
-    /// What was chosen of the initial state.
+    /// The choices made for the initial state.
     pub init: Init,
     /// The calls' arguments.
     pub args: [Args; 2],

@@ -5,7 +5,7 @@ use crate::conflicts::call::Call;
 use crate::conflicts::choice::Choices;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the calls of one order changed.
+/// The changes that the calls of one order made.
 #[derive(Clone, Default, Debug)]
 pub(super) struct State {
     pub(super) entries: BTreeMap<(Id, u8), Option<Obj>>,
@@ -80,7 +80,7 @@ impl Run<'_> {
         }
     }
 
-    /// What a path names, a final link followed if asked for.
+    /// Finds the object that a path names; follows a final link if asked for.
     fn find(&mut self, at: (u8, u8), follow: bool) -> Result<Obj, i32> {
         let (d, n) = match self.place(at) {
             Place::At(d, n) => (d, n),
@@ -200,7 +200,7 @@ impl Run<'_> {
         }
     }
 
-    /// What differs from the initial state among what `pick` takes.
+    /// Returns the differences from the initial state among what `pick` takes.
     fn changes(
         &mut self,
         pick: impl Fn(&Obj) -> bool,

@@ -31,7 +31,7 @@ pub struct Options {
     /// Rounds on ext4 and XFS
     #[arg(long, value_name = "N", default_value_t = 0)]
     peers: u64,
-    /// Where the first broken content of each application is kept
+    /// Keep the first broken content of each application here
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     #[command(flatten)]

@@ -66,7 +66,7 @@ fn numbers(word: &str) -> Result<Range<usize>, String> {
     Ok(from..if to.is_empty() { from + 1 } else { number(to)? })
 }
 
-/// How a workload is run.
+/// The way in which a workload is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// Crashes of one thread's run.

@@ -67,7 +67,7 @@ fn child(o: &Options) -> Result<bool, String> {
     Ok(true)
 }
 
-/// How a child ended.
+/// The end of a child.
 struct Ended {
     /// The next case to run.
     next: u64,

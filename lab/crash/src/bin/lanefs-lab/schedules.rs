@@ -16,7 +16,7 @@ use std::time::Instant;
 /// The command line.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// How many schedules
+    /// Schedules to run
     #[arg(long, value_name = "N", default_value_t = 1000)]
     runs: u64,
     /// Run each twice, and tell of those that come out differently

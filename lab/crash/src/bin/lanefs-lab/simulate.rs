@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 /// The command line.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// How many runs; of one alone it is printed what was called and answered
+    /// Runs to make; of one alone it is printed what was called and answered
     #[arg(long, value_name = "N", default_value_t = 1000)]
     runs: u64,
     /// Only runs whose device lies
