@@ -179,6 +179,21 @@ const BANNED: &[Banned] = &[
     Banned { what: What::Name("is_much"), instead: "exceeds_share", why: "of what", left: &[] },
     Banned { what: What::Name("tighten"), instead: "update_throttle", why: "it may loosen, too", left: &[] },
     Banned {
+        what: What::Word(&["room", "rooms"]),
+        instead: "space, capacity or slot; a layer or module",
+        why: "it was three things",
+        left: &[
+            ("crates/lanefs-cli/", 12),
+            ("crates/lanefs-format/", 21),
+            ("crates/lanefs-fuse/", 3),
+            ("crates/lanefs-store/", 77),
+            ("crates/lanefs/", 26),
+            ("docs/", 5),
+            ("lab/", 19),
+            ("xtask/", 38),
+        ],
+    },
+    Banned {
         what: What::Word(&["settle", "settles", "settled", "settling"]),
         instead: "what is done: flush, count, zero, publish",
         why: "it was nine things",
