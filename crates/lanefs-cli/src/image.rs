@@ -130,6 +130,12 @@ pub fn open_to_mount(device: &Path, options: &MountOptions) -> Result<Volume, Fa
     })
 }
 
+/// Returns `IMAGE:/path` for a name that lacks the slash, where there is such an image.
+fn place_meant(image: &Path) -> Option<String> {
+    let (image, path) = image.to_str()?.split_once(':')?;
+    Path::new(image).is_file().then(|| format!("{image}:/{path}"))
+}
+
 /// Opens by `open`, and waits while the images are about to be closed.
 fn open_by(images: &[PathBuf], open: impl Fn() -> lanefs::Result<Volume>) -> Result<Volume, Failure> {
     for image in images {
@@ -137,6 +143,12 @@ fn open_by(images: &[PathBuf], open: impl Fn() -> lanefs::Result<Volume>) -> Res
             return Err(mounted::dead(image));
         }
         if !image.exists() {
+            if let Some(place) = place_meant(image) {
+                return Err(Failure::new(format_args!(
+                    "{}: a path inside a volume begins with a slash: {place}",
+                    image.display()
+                )));
+            }
             return Err(Failure::new(format_args!(
                 "{}: no such image; make one with `lanefs mkfs --size 4G {}`",
                 image.display(),

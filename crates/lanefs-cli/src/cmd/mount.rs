@@ -5,6 +5,7 @@ use crate::daemon::{self, Parent, Role};
 use crate::failure::{About, Failure, Outcome};
 use crate::{image, loop_device, mounted, mountinfo, size};
 use lanefs::{MountOptions, Order};
+use lanefs_format::BLOCK_SIZE;
 use lanefs_format::superblock::MAX_MLOGS;
 use lanefs_fuse::MountConfig;
 use lanefs_store::FormatOptions;
@@ -225,7 +226,8 @@ fn without_effect(plan: &Plan, volume: &lanefs::Volume) -> Vec<String> {
     }
     let other = |image: &PathBuf| {
         let meta = std::fs::metadata(image).ok().filter(|m| m.is_file())?;
-        (plan.size? != meta.len()).then_some((image.display().to_string(), meta.len()))
+        (plan.size?.next_multiple_of(BLOCK_SIZE as u64) != meta.len())
+            .then_some((image.display().to_string(), meta.len()))
     };
     if let Some((image, bytes)) = plan.images.iter().find_map(other) {
         let has = size::show(bytes);

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use std::path::Path;
+use std::process::Command;
 
 const COMMANDS: [&str; 20] = [
     "mkfs",
@@ -75,6 +76,28 @@ fn one_command_installs_pages_and_completions() {
     lanefs_in(dir.path(), &["install", "--prefix", "a/b"]).ok();
     std::fs::write(dir.path().join("file"), "").unwrap();
     lanefs_in(dir.path(), &["install", "--prefix", "file"]).fails(1, &["file"]);
+}
+
+/// `lanefs completions bash | head` ended with a panic.
+#[test]
+fn completions_whose_reader_is_gone_end_quietly() {
+    let mut child = Command::new(LANEFS)
+        .args(["completions", "bash"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&out.stderr), "");
+}
+
+#[test]
+fn a_path_without_its_slash_is_told_from_a_missing_image() {
+    let (dir, _) = volume("64M");
+    let at = |args: &[&str]| lanefs_in(dir.path(), args);
+    at(&["cat", "v.lane:a/b"]).fails(1, &["begins with a slash", "v.lane:/a/b"]);
+    at(&["cat", "w.lane:a/b"]).fails(1, &["no such image"]);
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use crate::{ls, reopen, volume};
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
 use lanefs_sync::random::Rng;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 #[test]
 fn threads_in_one_directory_lose_nothing() {
