@@ -62,7 +62,8 @@ impl Epochs {
 
     fn of(start: u64, first: u64) -> Self {
         debug_assert!(first <= 1, "one bit");
-        debug_assert!((1..u64::MAX >> 1).contains(&start), "the epoch before the first has a number, too");
+        debug_assert!(start < u64::MAX >> 1, "the word has no space for epoch {start}");
+        debug_assert!(first == 1 || start > 0, "`pending` answers with the epoch before the first");
         let word = AtomicU64::new(start << 1 | first);
         Self { current: CachePadded::new(word), sealing: CachePadded::new(Mutex::new(())), first }
     }
