@@ -76,6 +76,7 @@ impl Epochs {
         // its partner is the swap in `seal`.
         let word = self.current.load(Ordering::Acquire);
         let word = if word & 1 == 0 { self.current.fetch_or(1, Ordering::AcqRel) } else { word };
+        debug_assert!(word >> 1 > 0, "0 is before every epoch");
         word >> 1
     }
 

@@ -106,6 +106,8 @@ impl<T, S> Lanes<T, S> {
     #[inline]
     pub fn lock(&self, lane: usize) -> LaneGuard<'_, T> {
         let locked = &*self.lanes[lane].locked;
+        #[cfg(debug_assertions)]
+        held::check_order(self.lanes.as_ptr_range(), std::ptr::from_ref(locked).addr());
         locked.lock.lock();
         LaneGuard::of_held(locked)
     }
@@ -149,6 +151,8 @@ pub struct LaneGuard<'a, T> {
 impl<'a, T> LaneGuard<'a, T> {
     fn of_held(locked: &'a Locked<T>) -> Self {
         debug_assert!(locked.lock.is_locked(), "a guard is of a lane that is locked");
+        #[cfg(debug_assertions)]
+        held::add(std::ptr::from_ref(locked).addr());
         let content = ManuallyDrop::new(locked.content.get_mut_ptr());
         Self { locked, content, _not_send: std::marker::PhantomData }
     }
@@ -181,7 +185,42 @@ impl<T> Drop for LaneGuard<'_, T> {
         // SAFETY: dropped once, here, and not used again: loom must see the access end before the
         // lock is free.
         unsafe { ManuallyDrop::drop(&mut self.content) };
+        #[cfg(debug_assertions)]
+        held::remove(std::ptr::from_ref(self.locked).addr());
         self.locked.lock.unlock();
+    }
+}
+
+/// The lanes that this thread has locked, of all sets, by address: for invariant 3.
+#[cfg(debug_assertions)]
+mod held {
+    use crate::primitive::per_thread;
+    use std::cell::RefCell;
+    use std::ops::Range;
+
+    per_thread! {
+        static HELD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Checks that a thread which is about to wait for a lane of a set has only lower ones of it.
+    pub fn check_order<L>(set: Range<*const L>, lane: usize) {
+        let set = set.start.addr()..set.end.addr();
+        debug_assert!(set.contains(&lane), "a lane of another set");
+        // A thread that is being torn down is not checked.
+        let highest = HELD.try_with(|held| held.borrow().iter().filter(|h| set.contains(h)).max().copied());
+        let highest = highest.unwrap_or(None);
+        debug_assert_ne!(highest, Some(lane), "a thread asks for a lane that it holds");
+        debug_assert!(highest.is_none_or(|h| h < lane), "lanes are locked in ascending order");
+    }
+
+    /// Notes a lane that was locked.
+    pub fn add(lane: usize) {
+        let _ = HELD.try_with(|held| held.borrow_mut().push(lane));
+    }
+
+    /// Forgets a lane that is about to be unlocked.
+    pub fn remove(lane: usize) {
+        let _ = HELD.try_with(|held| held.borrow_mut().retain(|h| *h != lane));
     }
 }
 

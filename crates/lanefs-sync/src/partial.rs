@@ -100,4 +100,6 @@ pub fn set_complete(flags: &AtomicU8, on: bool) {
     } else {
         flags.fetch_and(!COMPLETE, Ordering::Release);
     }
+    // Relaxed: nobody else changes this flag while the chain is locked.
+    debug_assert_eq!(flags.load(Ordering::Relaxed) & COMPLETE != 0, on, "another has the chain");
 }

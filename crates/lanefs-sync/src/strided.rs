@@ -179,6 +179,7 @@ impl StridedCounter {
     #[cold]
     fn add_to_pool(&self, stash: &AtomicI64, n: i64) {
         let mut pool = self.pool.lock();
+        debug_assert!(pool.tokens.checked_add(n).is_some(), "{n} tokens to {}", pool.tokens);
         pool.tokens += n;
         if pool.open {
             // Keep a stride in the stash, bring the rest along.
@@ -225,6 +226,7 @@ impl StridedCounter {
         let mut pool = self.pool.lock();
         self.gather(&mut pool);
         let total = pool.tokens;
+        debug_assert!(!pool.open, "tokens in a stash are not counted (4)");
         self.publish(&mut pool);
         total
     }
@@ -234,9 +236,7 @@ impl StridedCounter {
 /// for in vain rather than wrapped.
 #[inline]
 fn as_signed(n: u64) -> i64 {
-    let n = i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2);
-    debug_assert!(n >= 0);
-    n
+    i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -36,7 +36,6 @@ impl Chunk {
         };
         self.free &= !(1u128 << bit);
         let generation = self.generations.as_ref().map_or(1, |g| g[bit as usize].max(1));
-        debug_assert!(generation > 0, "0 is no generation");
         Some((Ino(self.base + u64::from(bit)), generation))
     }
 

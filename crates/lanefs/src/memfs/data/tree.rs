@@ -421,6 +421,59 @@ impl FileData {
     }
 }
 
+#[cfg(test)]
+impl FileData {
+    /// Checks the whole tree. Nothing may be under way, and no page be noted in stamps.
+    pub fn check_tree(&self, ino: Ino) {
+        let pin = epoch::pin();
+        let _tree = self.tree.lock();
+        let (entry, height) = self.root_entry(&pin);
+        let dirty = match entry {
+            Entry::Empty => false,
+            Entry::Page(desc) => {
+                assert!(desc.is(ino, 0), "another page in the root");
+                desc.state() & DIRTY != 0
+            }
+            Entry::Node(node) => {
+                assert!(node.parent.load(Ordering::SeqCst).is_null(), "a root has no parent");
+                check_below(node, height, 0, ino, super::pages_of(self.size()))
+            }
+        };
+        assert!(!dirty || self.has_dirty(), "the file does not know of its dirty pages (5)");
+    }
+}
+
+/// Checks the tree below a node; returns whether a page there is dirty.
+#[cfg(test)]
+fn check_below(node: &Node, height: usize, base: u64, ino: Ino, end: u64) -> bool {
+    let width = pages_below(height - 1);
+    let mask = node.mask.load(Ordering::SeqCst);
+    let mut any = false;
+    for (index, slot) in node.slots.iter().enumerate() {
+        let (word, marked) = (slot.load(Ordering::Acquire), mask >> index & 1 == 1);
+        let first = base + index as u64 * width;
+        let dirty = match (height, word) {
+            // SAFETY: a leaf's slot.
+            (1, _) => unsafe { desc_of(word) }.is_some_and(|desc| {
+                assert!(desc.is(ino, first) && first < end, "page {first} of {end} (D5)");
+                desc.state() & DIRTY != 0
+            }),
+            (_, 0) => false,
+            _ => {
+                // SAFETY: an inner node's slot that is not empty, under the tree lock.
+                let child = unsafe { node_of(word) };
+                assert!(std::ptr::eq(child.parent.load(Ordering::SeqCst), node));
+                assert_eq!(child.index as usize, index);
+                check_below(child, height - 1, first, ino, end)
+            }
+        };
+        assert!(marked || !dirty, "a dirty page below {first} that no writeback would find (5)");
+        assert!(height > 1 || dirty || !marked, "page {first} is marked, and not dirty");
+        any |= dirty;
+    }
+    any
+}
+
 fn each_below(
     node: &Node,
     height: usize,

@@ -158,7 +158,6 @@ impl FileData {
         // SAFETY: inside the page, whose lock we hold; optimistic readers validate (D2).
         unsafe { copy_racy(buf.as_ptr(), ctx.pool.bytes(desc).add(from), buf.len()) };
         desc.touch();
-        debug_assert!(guard.has(DIRTY), "a page that is dirty has its block");
         true
     }
 
@@ -400,7 +399,6 @@ impl FileData {
 impl InHand {
     fn give_back(mut self, ctx: &DataCtx<'_>) {
         ctx.pool.give_all(ctx.lane, &mut self.frames);
-        debug_assert!(self.frames.is_empty());
         if self.blocks > 0 {
             ctx.store.unreserve(ctx.lane, self.blocks);
         }

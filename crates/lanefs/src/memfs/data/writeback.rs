@@ -162,7 +162,6 @@ impl FileData {
                 } else if ok {
                     clean += 1;
                     if guard.has(ONCE) {
-                        debug_assert!(!guard.has(DIRTY | WRITEBACK), "only a clean page leaves memory");
                         let frame = ctx.pool.number(guard.desc());
                         tree::detach(&guard);
                         drop(guard);
@@ -175,7 +174,6 @@ impl FileData {
                     self.mark_dirty(&guard);
                 }
             }
-            debug_assert!(!guard.has(WRITEBACK), "it would never be captured again");
             guard.unchanged();
         }
         drop(pin);

@@ -161,7 +161,6 @@ impl Dir {
         // not taken out.
         let ours = matches!(above.head(), Head::Table(t) if std::ptr::eq(t, below));
         let out = ours && locked == FANOUT && idle();
-        debug_assert!(locked <= FANOUT);
         if out {
             let most = |f: &dyn Fn(&Leaf) -> u64| leaves.iter().map(f).max().unwrap_or(0);
             above.last_ts.fetch_max(most(&|l| l.last_ts.load(Relaxed)), Relaxed);

@@ -59,6 +59,24 @@ fn get(d: &Dir, name: &[u8], g: &Guard) -> Option<u64> {
     }
 }
 
+/// Checks every leaf of the directory; nobody else may use it.
+fn check(d: &Dir, _guard: &Guard) {
+    let mut next = 0;
+    d.each_leaf(&mut |leaf, base, level| {
+        assert_eq!(base, next, "the leaves cover all cookies, each once");
+        next = range_of(base, level).1 + 1;
+        assert!(!matches!(leaf.head(), Head::Gone), "a table was taken out, and is found");
+        assert_eq!(leaf.multi_key.load(Relaxed), 0);
+        let _l = leaf.lock.guard();
+        leaf.check_invariants(level);
+        let Head::Chain(p) = leaf.head() else { return true };
+        // SAFETY: the leaf is locked, and the caller is pinned.
+        assert!(unsafe { p.as_ref() }.is_none_or(|e| range_of(e.cookie, level).0 == base));
+        true
+    });
+    assert!(next == 1 << 63 || d.root().is_none());
+}
+
 fn list(d: &Dir, g: &Guard) -> Vec<(u64, Vec<u8>)> {
     let (mut at, mut all, mut out) = (2, Vec::new(), Vec::new());
     loop {
@@ -102,6 +120,7 @@ fn behaves_like_a_map_through_splits_and_tombstones() {
     let mut names: Vec<_> = l.into_iter().map(|e| e.1).collect();
     names.sort();
     assert_eq!(names, model.into_keys().collect::<Vec<_>>());
+    check(&d, &g);
 }
 
 #[test]
@@ -125,6 +144,7 @@ fn evicted_leaves_are_not_loaded_and_come_back_unless_something_was_evicted_mean
     }
     assert_eq!(get(&d, b"f1", &g), Some(5));
     assert_eq!(get(&d, b"late", &g), Some(999), "what the store does not know stayed");
+    check(&d, &g);
 }
 
 /// A bucket is read while the reclaimer goes over a large directory, whose other leaves it evicts
@@ -205,6 +225,7 @@ fn what_a_fold_has_removed_leaves_memory_with_its_tables() {
     for i in 0..20_000 {
         assert_eq!(get(&d, &name(i), &g), (i >= 19_100).then_some(20 + i));
     }
+    check(&d, &g);
     let rest = d.tidy(3, &g);
     assert_eq!((rest.freed, rest.left), (Entry::bytes(0) * 100, 0));
     (19_100..20_000).for_each(|i| assert!(del(&d, &name(i), 4, &g)));
@@ -305,8 +326,10 @@ fn names_are_found_while_tables_come_and_go() {
             }
         });
     });
+    check(&d, &pin());
     d.evict_clean(2, &pin());
     assert_eq!(tables(&d), 0);
+    check(&d, &pin());
 }
 
 #[test]
@@ -341,6 +364,7 @@ fn readers_never_miss_a_name_that_stays_while_leaves_split() {
             }
         });
     });
+    check(&d, &pin());
 }
 
 #[test]
@@ -416,6 +440,7 @@ fn a_leaf_gets_another_sequence_when_its_table_is_taken_out() {
         assert!(matches!(leaf.head(), Head::Chain(_)));
         assert_ne!(leaf.split_seq.load(Relaxed), split);
     }
+    check(&d, &g);
 }
 
 /// A reader that had looked at the chain before a bucket came into memory, and at the mark of

@@ -138,7 +138,6 @@ impl FramePool {
         if t.callback.get().is_none() {
             return;
         }
-        debug_assert!(t.hard > 0);
         let end = Instant::now() + SLOWED;
         let want = (t.hard as usize / 8).clamp(1, 256);
         while t.dirty.load(Ordering::Relaxed) > t.hard && Instant::now() < end {
