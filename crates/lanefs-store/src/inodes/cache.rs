@@ -206,10 +206,8 @@ impl CachedInode {
 
     /// Notes that submission `ticket` is durable, or failed.
     pub fn committed(&self, ticket: u64) {
-        let mut i = self.entry.lock();
-        debug_assert!(ticket < i.next_ticket, "submission {ticket} never began");
-        i.committing.retain(|&t| t != ticket);
-        drop(i);
+        debug_assert!(ticket < self.entry.lock().next_ticket, "submission {ticket} never began");
+        self.entry.lock().committing.retain(|&t| t != ticket);
         self.done.notify_all();
     }
 

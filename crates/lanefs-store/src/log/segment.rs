@@ -476,7 +476,8 @@ impl SegmentTable {
     pub fn set_live(&self, addr: BlockAddr) -> bool {
         match self.mark(Which::Live, addr, true) {
             Some((seg, n)) if n > 0 => {
-                let before = self.meta(seg).live.fetch_add(n, Relaxed);
+                let m = self.meta(seg);
+                let before = m.live.fetch_add(n, Relaxed);
                 debug_assert!(
                     before + n <= self.geometry.segment_blocks,
                     "segment {seg}: {before} + {n} live"
@@ -492,8 +493,9 @@ impl SegmentTable {
         match self.mark(Which::Live, addr, false) {
             Some((seg, n)) if n > 0 => {
                 // A block is counted before anybody else knows of it, and so before it dies.
-                debug_assert!(self.meta(seg).live.load(Relaxed) >= n, "segment {seg}: fewer live than {n}");
-                self.meta(seg).live.fetch_sub(n, Relaxed);
+                let m = self.meta(seg);
+                debug_assert!(m.live.load(Relaxed) >= n, "segment {seg}: fewer live than {n}");
+                m.live.fetch_sub(n, Relaxed);
                 true
             }
             _ => false,

@@ -38,9 +38,9 @@ pub const EDITS: &[Edit] = &[
     Edit {
         fault: Fault::EarlyReuse,
         file: LOG_SEGMENT,
-        from: "self.meta(seg).live.fetch_sub(n, Relaxed);",
+        from: "m.live.fetch_sub(n, Relaxed);",
         to: "\
-let left = self.meta(seg).live.fetch_sub(n, Relaxed) - n;
+let left = m.live.fetch_sub(n, Relaxed) - n;
 if left == 0 && $PLANTED && self.info(seg).state == State::Full {
     self.release(seg);
 }",
