@@ -197,10 +197,9 @@ impl CachedInode {
 
     /// Notes that the data of submission `ticket` was answered (or failed, which is sticky).
     pub fn written(&self, ticket: u64) {
-        let mut i = self.entry.lock();
-        debug_assert!(i.writing.contains(&ticket), "submission {ticket} was answered before, or never began");
-        i.writing.retain(|&t| t != ticket);
-        drop(i);
+        let begun = |i: &InodeEntry| i.writing.contains(&ticket);
+        debug_assert!(begun(&self.entry.lock()), "submission {ticket} was answered before, or never began");
+        self.entry.lock().writing.retain(|&t| t != ticket);
         self.done.notify_all();
     }
 
