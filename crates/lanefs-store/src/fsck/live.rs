@@ -14,7 +14,7 @@ use crate::error::Result;
 use lanefs_format::dir_bucket::COOKIE_MAX;
 use lanefs_format::name_hash::name_hash;
 use lanefs_format::record::{Effect, encode_group};
-use lanefs_format::{Block, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version};
+use lanefs_format::{Block, BlockAddr, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Each round's repairs may bring more to light: a directory found again has entries.
@@ -131,9 +131,7 @@ impl Job<'_> {
             let Some(image) = engine.inodes.image(ino, &engine.log.io)? else { continue };
             if engine.read_pages(ino, page, &mut read).is_err() {
                 engine.inodes.unmap(&engine.log, 0, ino, page..page + 1, None)?;
-                if engine.log.segments.set_live(addr) {
-                    engine.log.space.charge(0, engine.log.segments.blocks_at(addr));
-                }
+                self.keep_live(engine, ino, addr)?;
                 continue;
             }
             let update = InodeUpdate {
@@ -150,11 +148,20 @@ impl Job<'_> {
                 groups: Vec::new(),
                 inodes: vec![update],
             })?;
-            // It lost its mark, but the other owner still refers to it; the next round marks it in
-            // the tree.
-            if engine.log.segments.set_live(addr) {
-                engine.log.space.charge(0, engine.log.segments.blocks_at(addr));
-            }
+            self.keep_live(engine, ino, addr)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a block in use that an inode has given up, and that something else still refers to: it
+    /// loses its mark, and gets it again at once. The next round marks it in the tree.
+    fn keep_live(&self, engine: &Engine, ino: Ino, addr: BlockAddr) -> Result<()> {
+        // Else the checkpoint would take the mark, and the segment could become free with it.
+        if let Some(inode) = engine.inodes.get(ino, &engine.log.io)? {
+            inode.lock().clear_live_marks(&engine.log.segments);
+        }
+        if engine.log.segments.set_live(addr) {
+            engine.log.space.charge(0, 1); // As was given back for the page.
         }
         Ok(())
     }

@@ -580,6 +580,36 @@ fn without_any_checkpoint_the_name_space_is_rebuilt() {
     });
 }
 
+/// The file gets blocks of its own. Those of the directory stay in use: they are all that lies in
+/// their segment, which must not become free between two rounds of a repair.
+#[test]
+fn blocks_that_a_file_shares_with_a_directory_are_the_directory_s() {
+    let mut v = Volume::new();
+    v.with(|s| {
+        let io = &s.engine.log.io;
+        let get = |ino| s.engine.inodes.get(Ino(ino), io).unwrap().unwrap();
+        let mut buckets = Vec::new();
+        let mut each = |_, r| {
+            buckets.push(r);
+            Ok(())
+        };
+        get(200).lock().state.for_each_page(io, &mut each).unwrap();
+        assert!(buckets.len() > 1);
+        let file = get(1010);
+        let mut i = file.lock();
+        for (n, r) in buckets.into_iter().enumerate() {
+            assert_eq!(i.state.set_page(n as u64 + 1, r, io).unwrap(), None);
+        }
+        s.engine.inodes.cache.list_dirty(&file, &mut i);
+    });
+    v.heal(&["inode 1010: page 1: block"]);
+    v.with(|s| {
+        assert!((0..FILES).all(|n| lookup(s, 200, format!("file{n}").as_bytes()) == Some(Ino(1000 + n))));
+        let problems = s.audit().unwrap().problems;
+        assert!(problems.is_empty(), "{problems:#?}");
+    });
+}
+
 /// Sealed blocks that name inodes no table can have: they were made by nobody, and neither stop a
 /// scan nor come back with it.
 #[test]
