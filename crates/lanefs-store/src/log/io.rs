@@ -536,7 +536,7 @@ impl BlockSource for Io {
         self.find(r).map_or_else(|| self.fetch(r, what), Ok)
     }
 
-    /// Into the cache of nodes, of which it takes a quarter at most: in submissions of
+    /// Reads them into the cache of nodes, of which it takes a quarter at most: in submissions of
     /// [`EXPECTED_AT_ONCE`] blocks per device, into one buffer, because a buffer for all of them is
     /// memory that the system has to clear first.
     fn expect(&self, refs: &[BlockRef]) {
