@@ -170,7 +170,7 @@ impl Journal {
     }
 
     /// Counts bytes of names brought into memory by this thread.
-    #[inline]
+    #[inline(always)]
     pub fn count_names(&self, by: i64) {
         debug_assert!(by > 0, "names that leave are counted by who takes them out");
         self.lanes.shared(self.lanes.mine()).names.fetch_add(by, Ordering::Relaxed);

@@ -114,6 +114,7 @@ pub(crate) fn without_privilege(mode: u32) -> u32 {
 }
 
 /// Checks a name for a new entry: EINVAL, ENOENT or ENAMETOOLONG for what is none.
+#[inline]
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return err(libc::ENOENT);
