@@ -38,7 +38,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
   tsan [FILTER..]   the threaded tests under ThreadSanitizer
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
-  tidy   imports between modules, file lengths, words, leftovers, ASCII, SAFETY comments, whitespace";
+  tidy   imports between modules, file lengths, words, assertions, leftovers, ASCII, SAFETY comments, whitespace";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -182,6 +182,11 @@ pub fn read_header(block: &Block) -> BlockHeader {
     zerocopy::transmute!(h)
 }
 
+/// Returns whether the counters of a header are some that a volume can reach.
+fn can_count(h: &BlockHeader) -> bool {
+    h.mount.get().max(h.epoch.get()).max(h.sequence.get()) < COUNTER_END
+}
+
 /// Returns the header, if the block is a sealed node block of a known kind for this very address.
 /// For scans that have no parent to ask.
 pub fn verify_sealed(block: &Block, addr: BlockAddr) -> Option<(BlockKind, BlockHeader)> {
@@ -190,7 +195,7 @@ pub fn verify_sealed(block: &Block, addr: BlockAddr) -> Option<(BlockKind, Block
         return None;
     }
     let kind = BlockKind::from_u8(h.kind)?;
-    if [h.mount, h.epoch, h.sequence].iter().any(|c| c.get() >= COUNTER_END) {
+    if !can_count(&h) {
         return None;
     }
     let crc = pieces_crc(addr, 0, &[&block.0[..CRC_AT], &[0; 4], &block.0[CRC_AT + 4..BLOCK_SIZE]]);
@@ -220,6 +225,14 @@ pub fn expect_header(
     }
     if h.flags.get() != 0 || h.branch.get() != 0 {
         return bad(format!("unknown flags {:#x} or branch {}", h.flags.get(), h.branch.get()));
+    }
+    if !can_count(&h) {
+        return bad(format!(
+            "mount {}, epoch {} or sequence {} is beyond any volume's",
+            h.mount.get(),
+            h.epoch.get(),
+            h.sequence.get()
+        ));
     }
     if (h.level, h.ino.get(), h.index.get()) != (level, ino.0, index) {
         return bad(format!(

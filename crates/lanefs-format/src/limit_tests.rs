@@ -5,7 +5,7 @@
 //! began again at 0; and sizes above 2^63 - 1 reached pages that memory has no place for.
 
 use super::batch::{self, BatchHead, BatchKind, ChainLink, Context, InodeRecord, TailUpdate};
-use super::header::{BlockKind, Stamp, put_header, seal, verify_sealed};
+use super::header::{BlockKind, Stamp, expect_header, put_header, seal, verify_sealed};
 use super::inode::{self, MapImage};
 use super::prealloc::Prealloc;
 use super::record::{self, Effect};
@@ -66,7 +66,10 @@ fn headers_with_numbers_that_cannot_be_are_refused() {
             let mut b = Block::zeroed();
             put_header(&mut b, BlockKind::Map, 0, Ino(20), 0);
             seal(&mut b, AT, stamp);
-            verify_sealed(&b, AT).is_some()
+            // Whoever scans and whoever follows a reference agree.
+            let sealed = verify_sealed(&b, AT).is_some();
+            assert_eq!(expect_header(&b, AT, BlockKind::Map, 0, Ino(20), 0).is_ok(), sealed, "{what} {n}");
+            sealed
         });
     }
 }
