@@ -49,8 +49,8 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-#[inline]
 /// Adds to the bytes that are allocated and not freed.
+#[inline]
 fn count_live(bytes: i64) {
     // Relaxed: any spread will do.
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -15,11 +15,63 @@ pub struct Helpers {
     kernel: bool,
 }
 
-/// A reading of all their clocks, in nanoseconds.
-#[derive(Clone, Debug, Default)]
-pub struct Reading {
-    own: u64,
-    others: BTreeMap<u32, u64>,
+/// The clocks of some threads, in nanoseconds, by their numbers.
+type Clocks = BTreeMap<u32, u64>;
+
+/// Measures the processor time that one worker answers for: the first one for those beside the
+/// process, and for its process; the others for a process of their own, if they have one.
+#[derive(Debug)]
+pub struct Meter<'a> {
+    helpers: Option<&'a Helpers>,
+    own: bool,
+    others_before: Clocks,
+    own_before: u64,
+}
+
+impl<'a> Meter<'a> {
+    /// Makes the meter of worker `id`.
+    pub fn new(helpers: &'a Helpers, id: usize, processes: bool) -> Meter<'a> {
+        let first = id == 0;
+        Meter {
+            helpers: first.then_some(helpers),
+            own: first || processes,
+            others_before: Clocks::new(),
+            own_before: 0,
+        }
+    }
+
+    /// Reads the clocks of those beside the process, which takes a while: to be called while nobody
+    /// works.
+    pub fn prepare(&mut self) {
+        self.others_before = self.helpers.map(Helpers::read).unwrap_or_default();
+    }
+
+    /// Begins to measure.
+    pub fn begin(&mut self) {
+        self.own_before = own_time();
+    }
+
+    /// Returns the seconds since [`Meter::begin`].
+    pub fn seconds(&self) -> f64 {
+        let own = if self.own { own_time().saturating_sub(self.own_before) } else { 0 };
+        let others = self.helpers.map_or(0, |h| ran_since(&self.others_before, &h.read()));
+        (own + others) as f64 / 1e9
+    }
+}
+
+/// Returns the processor time of all threads of this process, in nanoseconds.
+fn own_time() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    (t.tv_sec * 1_000_000_000 + t.tv_nsec) as u64
+}
+
+/// Returns the nanoseconds that threads have run between two readings.
+fn ran_since(before: &Clocks, now: &Clocks) -> u64 {
+    let ran = now.iter().map(|(thread, &ran)| {
+        // A number that was given again counts from zero.
+        ran - before.get(thread).copied().filter(|&b| b <= ran).unwrap_or(0)
+    });
+    ran.sum()
 }
 
 impl Helpers {
@@ -40,42 +92,28 @@ impl Helpers {
         Helpers { servers, kernel: true }
     }
 
-    /// Reads all clocks.
-    pub fn read(&self) -> Reading {
-        let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        let mut reading =
-            Reading { own: (t.tv_sec * 1_000_000_000 + t.tv_nsec) as u64, ..Reading::default() };
+    /// Reads the clocks of all of them.
+    fn read(&self) -> Clocks {
+        let mut clocks = Clocks::new();
         for &server in &self.servers {
             for thread in numbers(&format!("/proc/{server}/task")) {
-                reading.note(thread, &format!("/proc/{server}/task/{thread}"));
+                note(&mut clocks, thread, &format!("/proc/{server}/task/{thread}"));
             }
         }
         if self.kernel {
             for process in numbers("/proc").filter(|&p| is_of_kernel(p)) {
-                reading.note(process, &format!("/proc/{process}"));
+                note(&mut clocks, process, &format!("/proc/{process}"));
             }
         }
-        reading
+        clocks
     }
 }
 
-impl Reading {
-    /// Notes what a thread has run; one that ended meanwhile is left out.
-    fn note(&mut self, thread: u32, folder: &str) {
-        let text = std::fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
-        if let Some(ran) = text.split_whitespace().next().and_then(|t| t.parse().ok()) {
-            self.others.insert(thread, ran);
-        }
-    }
-
-    /// Returns the nanoseconds run since an earlier reading.
-    pub fn since(&self, earlier: &Reading) -> u64 {
-        let others = self.others.iter().map(|(thread, &ran)| {
-            // A number that was given again counts from zero.
-            let before = earlier.others.get(thread).copied().filter(|&b| b <= ran).unwrap_or(0);
-            ran - before
-        });
-        self.own.saturating_sub(earlier.own) + others.sum::<u64>()
+/// Notes what a thread has run; one that ended meanwhile is left out.
+fn note(clocks: &mut Clocks, thread: u32, folder: &str) {
+    let text = std::fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
+    if let Some(ran) = text.split_whitespace().next().and_then(|t| t.parse().ok()) {
+        clocks.insert(thread, ran);
     }
 }
 
@@ -132,22 +170,39 @@ mod tests {
         assert_eq!(of("/tmp/ab").as_deref(), Some("ext4"));
     }
 
+    fn work(nanoseconds: i64) {
+        let spent = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).tv_nsec;
+        while spent() < nanoseconds {
+            std::hint::spin_loop();
+        }
+    }
+
     #[test]
-    fn work_of_another_thread_is_counted() {
+    fn work_of_another_thread_is_counted_once() {
         let helpers = Helpers::none();
-        let before = helpers.read();
-        let worked = std::thread::spawn(|| {
-            let spent = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-            while spent().tv_nsec < 20_000_000 {
-                std::hint::spin_loop();
-            }
+        let mut meters = [0, 1].map(|id| Meter::new(&helpers, id, false));
+        meters.iter_mut().for_each(|m| {
+            m.prepare();
+            m.begin();
         });
-        worked.join().unwrap();
-        assert!(helpers.read().since(&before) >= 19_000_000);
+        std::thread::spawn(|| work(20_000_000)).join().unwrap();
+        assert!(meters[0].seconds() >= 0.019);
+        assert_eq!(meters[1].seconds(), 0.0, "its process is the first one's");
+        let mut forked = Meter::new(&helpers, 1, true);
+        forked.begin();
+        std::thread::spawn(|| work(20_000_000)).join().unwrap();
+        assert!(forked.seconds() >= 0.019);
+    }
+
+    #[test]
+    fn a_thread_with_the_number_of_another_counts_from_zero() {
+        let before = Clocks::from([(1, 100), (2, 50), (3, 7)]);
+        let now = Clocks::from([(1, 130), (2, 20), (4, 5)]);
+        assert_eq!(ran_since(&before, &now), 30 + 20 + 5);
     }
 
     #[test]
     fn the_kernel_has_threads_of_its_own() {
-        assert!(!Helpers::of_mount(Path::new("/")).read().others.is_empty());
+        assert!(!Helpers::of_mount(Path::new("/")).read().is_empty());
     }
 }

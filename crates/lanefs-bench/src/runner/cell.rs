@@ -3,7 +3,7 @@
 
 use super::control::Control;
 use super::shared_memory::Shared;
-use super::sustained::{self, Span};
+use super::sustained::Span;
 use super::tally::{CellOutcome, Tally, merge};
 use super::{Plan, timed};
 use crate::clock::clock;
@@ -56,8 +56,7 @@ fn worker<T: Target, W: Workload<T>>(
 ) -> Res<Tally> {
     let result = match plan.ops {
         Some(ops) => W::prepare(cx, id).and_then(|worker| timed::counted(cx, worker, ops)),
-        None if plan.sustained => sustained::live::<T, W>(cx, control, id, span),
-        None => timed::live::<T, W>(cx, control, id, &span.helpers),
+        None => timed::live::<T, W>(cx, control, id, plan, span),
     };
     if result.is_err() {
         control.abort();

@@ -19,6 +19,14 @@ pub fn histogram() -> Histogram<u64> {
     })
 }
 
+/// The counts of one round.
+pub(super) struct Counts {
+    pub ops: u64,
+    pub units: u64,
+    /// The end of the round, in ticks.
+    pub ended: u64,
+}
+
 /// One worker's counts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
@@ -37,7 +45,8 @@ pub struct Tally {
     pub traffic: Option<(u64, u64, u64)>,
     /// Sampled latencies: nanoseconds and how often.
     pub latencies: Vec<(u64, u64)>,
-    /// Seconds of processor time of everybody in the measured rounds. Told by one worker.
+    /// Seconds of processor time in the measured rounds that this worker answers for: see
+    /// [`Meter`](crate::processors::Meter).
     pub cpu_seconds_all: f64,
     /// Units of each second of measured time, where the run is a sustained one.
     pub per_second: Vec<u64>,

@@ -5,12 +5,14 @@
 //! varies randomly, or a workload with a period of its own would be sampled at one phase of it. The
 //! deadline is looked at with the same readings.
 
-use super::control::{Aborted, Control, Round};
-use super::tally::{Tally, histogram};
+use super::Plan;
+use super::control::{Control, Round};
+use super::sustained::{self, Seconds, Span};
+use super::tally::{Counts, Tally, histogram};
 use crate::clock::{Clock, clock};
 use crate::cost::{Traffic, allocated};
-use crate::error::{Context, Failure, Op, Res};
-use crate::processors::Helpers;
+use crate::error::{Context, Op, Res};
+use crate::processors::Meter;
 use crate::rng::Rng;
 use crate::target::Target;
 use crate::workload::{Cx, Workload};
@@ -18,14 +20,6 @@ use hdrhistogram::Histogram;
 
 /// Nanoseconds from which on every operation is timed.
 const SLOW_NS: f64 = 2000.0;
-
-/// The counts of one round.
-struct Counts {
-    ops: u64,
-    units: u64,
-    /// The end of the round, in ticks.
-    ended: u64,
-}
 
 /// Operates until the deadline, or until the stock is empty.
 #[inline(never)]
@@ -106,7 +100,7 @@ pub fn counted<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, mut worker: W, ops: u6
 }
 
 /// Adds what a round cost beside time.
-pub(super) fn add_costs(
+fn add_costs(
     tally: &mut Tally,
     allocated_before: Option<(u64, u64)>,
     traffic_before: Option<Traffic>,
@@ -124,17 +118,19 @@ pub(super) fn add_costs(
 }
 
 /// Returns the processor time of this thread, in nanoseconds.
-pub(super) fn cpu_time() -> i64 {
+fn cpu_time() -> i64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     t.tv_sec * 1_000_000_000 + t.tv_nsec
 }
 
-/// Runs a worker of an ordinary run, round after round.
+/// Runs a worker, round after round. In a sustained run everything that was begun is done before a
+/// round, and all that the round caused is done when it ends.
 pub fn live<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,
     id: usize,
-    helpers: &Helpers,
+    plan: &Plan,
+    span: &Span,
 ) -> Res<Tally> {
     let clock = clock();
     let mut worker = W::prepare(cx, id)?;
@@ -142,37 +138,60 @@ pub fn live<T: Target, W: Workload<T>>(
     let mut scrap = histogram();
     let mut latencies = histogram();
     let mut tally = Tally::default();
+    let mut seconds = Seconds::default();
+    let mut meter = Meter::new(&span.helpers, id, plan.processes);
     let mut ended = None;
+    let quiesce = || {
+        if plan.sustained {
+            span.quiesce(cx.target, control);
+        }
+    };
     loop {
         if ended.is_some() {
             worker.refill(cx)?;
         }
-        let (deadline, measured) = match control.meet(ended) {
-            Ok(Round::Warm { deadline }) => (deadline, false),
-            Ok(Round::Measured { deadline }) => (deadline, true),
-            Ok(Round::End) => break,
-            Err(Aborted) => return Err(Failure::interrupted()),
+        // Nobody refills any more, and nobody works yet: what is read now is of the round alone.
+        control.gather(quiesce).map_err(|_| span.failure())?;
+        meter.prepare();
+        let (deadline, measured) = match control.meet(ended).map_err(|_| span.failure())? {
+            Round::Warm { deadline } => (deadline, false),
+            Round::Measured { deadline } => (deadline, true),
+            Round::End => break,
         };
         let (allocated, traffic) = (allocated(), cx.target.traffic());
-        let everybody = (measured && id == 0).then(|| helpers.read());
+        meter.begin();
         let (started, cpu_started) = (clock.now(), cpu_time());
         let into = if measured { &mut latencies } else { &mut scrap };
-        let counts = round(&mut worker, cx.target, control, clock, deadline, &mut rng, into)
-            .at(format!("worker {id}"))?;
+        let counts = if plan.sustained {
+            let mut unmeasured = Seconds::default();
+            let by_second = if measured { &mut seconds } else { &mut unmeasured };
+            sustained::round(&mut worker, cx.target, (control, deadline), &mut rng, into, by_second)
+        } else {
+            round(&mut worker, cx.target, control, clock, deadline, &mut rng, into)
+        };
+        let counts = counts.at(format!("worker {id}"))?;
         debug_assert!(counts.units >= counts.ops, "an operation that is done has a unit at least");
+        let cpu = (cpu_time() - cpu_started) as f64 / 1e9;
+        let mut end = counts.ended;
+        if plan.sustained {
+            control.gather(quiesce).map_err(|_| span.failure())?;
+            end = span.ended();
+        }
         if measured {
             tally.ops += counts.ops;
             tally.units += counts.units;
-            tally.cpu_seconds += (cpu_time() - cpu_started) as f64 / 1e9;
+            tally.cpu_seconds += cpu;
             add_costs(&mut tally, allocated, traffic.filter(|_| id == 0), cx.target.traffic());
-            tally.seconds += clock.seconds(counts.ended.saturating_sub(started));
-            if let Some(before) = everybody {
-                tally.cpu_seconds_all += helpers.read().since(&before) as f64 / 1e9;
-            }
+            tally.cpu_seconds_all += meter.seconds();
+            let span = end.saturating_sub(started);
+            tally.seconds += clock.seconds(span);
+            seconds.before += span;
         }
-        ended = Some(counts.ended);
+        ended = Some(end);
     }
     worker.finish(cx)?;
+    debug_assert!(!plan.sustained || seconds.units.iter().sum::<u64>() == tally.units);
+    tally.per_second = seconds.units;
     tally.latencies =
         latencies.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect();
     Ok(tally)
