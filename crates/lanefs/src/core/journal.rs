@@ -27,9 +27,11 @@ pub(crate) struct LaneShared {
     pub slots: OpenSlots,
     /// Inodes made less inodes dropped by this lane's threads. Relaxed: a statistic.
     pub inodes: AtomicI64,
-    /// Bytes of names brought into memory by this lane's threads. Only grows: the reclaimer counts
-    /// what left. Relaxed: a statistic.
+    /// Bytes of names brought into memory by this lane's threads. Only grows. Relaxed: a statistic.
     pub names: AtomicI64,
+    /// Bytes of names that left memory with their removal by this lane's threads. Only grows: the
+    /// reclaimer counts what left otherwise. Relaxed: a statistic.
+    pub names_removed: AtomicI64,
     /// A new chunk of the lane's log was begun: time to look how much memory there is. Written by
     /// the lane's threads. Relaxed: a hint.
     pub look: AtomicBool,
@@ -44,6 +46,7 @@ impl LaneShared {
             slots: OpenSlots::new(),
             inodes: AtomicI64::new(0),
             names: AtomicI64::new(0),
+            names_removed: AtomicI64::new(0),
             look: AtomicBool::new(false),
             promise: NamePromise::default(),
         }
@@ -174,6 +177,20 @@ impl Journal {
     pub fn count_names(&self, by: i64) {
         debug_assert!(by > 0, "names that leave are counted by who takes them out");
         self.lanes.shared(self.lanes.mine()).names.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of names that left memory with their removal by this thread.
+    #[inline(always)]
+    pub fn count_names_removed(&self, bytes: usize) {
+        if bytes > 0 {
+            let c = &self.lanes.shared(self.lanes.mine()).names_removed;
+            c.fetch_add(bytes as i64, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the bytes of names that left memory with their removal so far.
+    pub fn names_removed(&self) -> i64 {
+        (0..self.lanes.len()).map(|l| self.lanes.shared(l).names_removed.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the bytes of names brought into memory so far.

@@ -19,7 +19,8 @@ const _: () = assert!(COMMIT_BYTES >= 16 * GROUP_MAX, "an epoch holds more than 
 /// Returns the bytes of names in memory, about: not less than there are.
 pub(crate) fn name_bytes(core: &Core) -> i64 {
     // Relaxed: a statistic.
-    core.journal.names_brought() - core.budget.names_gone.load(Ordering::Relaxed)
+    let gone = core.journal.names_removed() + core.budget.names_gone.load(Ordering::Relaxed);
+    core.journal.names_brought() - gone
 }
 
 /// Returns the bytes of inodes, names, logged groups and what the store keeps of inodes, about.

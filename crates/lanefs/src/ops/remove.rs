@@ -109,7 +109,7 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
         victim.named_by(op.lane, v.epoch);
         s.pdir.named_by(s.hash, op.lane, v.epoch);
         let cookie = e.cookie;
-        leaf.remove(e, v.epoch, op.lane);
+        core.journal.count_names_removed(leaf.remove(e, v.epoch, op.lane));
         op.log.thin(parent);
         leaf.stamp(v.epoch, v.ts);
         op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
@@ -189,7 +189,7 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
         victim.named_by(op.lane, v.epoch);
         s.pdir.named_by(s.hash, op.lane, v.epoch);
         let cookie = e.cookie;
-        leaf.remove(e, v.epoch, op.lane);
+        core.journal.count_names_removed(leaf.remove(e, v.epoch, op.lane));
         op.log.thin(parent);
         leaf.stamp(v.epoch, v.ts);
         op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);

@@ -386,7 +386,7 @@ fn rename_locked(
             Effect::Set { dir: from.0, cookie: src_cookie, name: from.1, ino, old: moved.ino, kind: k }
         }
         None => {
-            pair.a().remove(src, v.epoch, op.lane);
+            core.journal.count_names_removed(pair.a().remove(src, v.epoch, op.lane));
             op.log.thin(from.0);
             Effect::Clr { dir: from.0, cookie: src_cookie, name: from.1, old: moved.ino, kind }
         }

@@ -167,18 +167,21 @@ impl<'g> LockedLeaf<'g> {
         unsafe { &*p }
     }
 
-    /// Takes a name away in `epoch`: a tombstone, or nothing at all if the name was born in the
-    /// same epoch (invariant 4).
-    pub fn remove(&self, e: &Entry, epoch: u64, lane: usize) {
+    /// Takes a name away in `epoch`. Returns the bytes that leave memory with it: none if a
+    /// tombstone has to stay (invariant 4).
+    pub fn remove(&self, e: &Entry, epoch: u64, lane: usize) -> usize {
         debug_assert!(e.target().is_some(), "it is a tombstone already");
         debug_assert!(self.find(e.cookie, e.name.as_slice()).is_some_and(|own| std::ptr::eq(own, e)));
         e.touch(epoch, lane);
         e.set_target(None);
-        if e.born.load(Relaxed) == epoch {
+        let mut freed = 0;
+        if self.is_complete() || e.born.load(Relaxed) == epoch {
+            freed = Entry::bytes(e.name.as_slice().len());
             let n = self.unlink(&mut |x| std::ptr::eq(x, e));
             debug_assert_eq!(n, 1, "it is not in the chain");
         }
         self.leaf.check_chain(self.level);
+        freed
     }
 
     /// Notes an operation at (epoch, ts) on a name of this leaf.
@@ -250,12 +253,13 @@ impl<'g> LockedLeaf<'g> {
         while let Some(e) = unsafe { p.as_ref() } {
             let next = e.next.load(Relaxed);
             if pick(e) {
+                // Before it is out of the chain: see `Dir::key_lanes`.
+                let lanes = self.leaf.purged_lanes.load(Relaxed) | e.lanes.load(Relaxed);
+                self.leaf.purged_lanes.store(lanes, Relaxed);
                 match prev {
                     Some(q) => q.next.store(next, Release),
                     None => self.leaf.set_chain(next),
                 }
-                let lanes = self.leaf.purged_lanes.load(Relaxed) | e.lanes.load(Relaxed);
-                self.leaf.purged_lanes.store(lanes, Relaxed);
                 let dead = p;
                 // SAFETY: `dead` came from Box::into_raw, is unreachable now and is handed to the
                 // collector once.

@@ -18,10 +18,13 @@
 //! 3. An operation on several keys raises `multi_key` on all its leaves before its first change and
 //!    lowers it after its last; a reader that sees it raised waits. So no reader sees a rename half
 //!    done.
-//! 4. A dirty entry or tombstone is never evicted. A tombstone leaves memory only when clean, or
-//!    when its name was born in the same epoch (then the folded directory cannot hold it). Each
-//!    such removal of something the store may remember bumps `generation` and leaves the new one,
-//!    twice, in the leaf's `split_seq`; the halves of a leaf that splits inherit it.
+//! 4. A leaf keeps all it has until its last change is folded: nothing of it is evicted before. So
+//!    a complete leaf needs no tombstone of a name that is removed: nobody asks the store for its
+//!    range as long as the store may remember the name. In a leaf that is not complete a tombstone
+//!    stays until it is clean, unless its name was born in the same epoch (then the folded
+//!    directory cannot hold it). When clean names or tombstones are taken out, `generation` moves,
+//!    and the new one is left, twice, in the leaf's `split_seq`; the halves of a leaf that splits
+//!    inherit it.
 //! 5. Names loaded from the store are added to a leaf only if its `split_seq` has no generation
 //!    later than that before the read, and never over an entry in memory. (Not: if `generation`
 //!    stayed. The reclaimer goes over the leaves of a large directory faster than one bucket is
@@ -253,7 +256,7 @@ impl Dir {
             {
                 return 0;
             }
-            let mut mask = leaf.purged_lanes.load(Relaxed);
+            let mut mask = 0;
             // SAFETY: as in `lookup`.
             while let Some(e) = unsafe { p.as_ref() } {
                 if e.cookie == cookie {
@@ -261,6 +264,9 @@ impl Dir {
                 }
                 p = e.next.load(Acquire);
             }
+            // Behind the walk: who took an entry out that the walk did not meet had noted its lanes
+            // before.
+            mask |= leaf.purged_lanes.load(Relaxed);
             fence(Acquire);
             if before & 1 == 0 && leaf.split_seq.load(Relaxed) == before {
                 return mask;

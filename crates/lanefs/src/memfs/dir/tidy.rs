@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 pub struct Tidied {
     /// Bytes freed.
     pub freed: usize,
-    /// Tombstones that stay, since they are not folded.
+    /// Tombstones that stay, since they are not folded, and leaves without names of which that is
+    /// not folded.
     pub left: u64,
     /// Leaves that hold something still.
     pub in_use: u64,
@@ -44,7 +45,8 @@ impl Dir {
                     p = e.next.load(Acquire);
                 }
             }
-            t.left += dirty;
+            let is_left = dirty + names + clean == 0 && leaf.epoch.load(Relaxed) > folded;
+            t.left += dirty + u64::from(is_left);
             t.in_use += u64::from(dirty + names > 0);
             if clean > 0 {
                 if leaf.lock.try_lock() {
