@@ -155,24 +155,30 @@ fn finish(blocks: &mut [Block], kind: BlockKind, mut f: Fixed, addr: BlockAddr, 
     header::seal(&mut blocks[0], addr, stamp);
 }
 
-/// Fills `blocks` (zeroed, exactly [`blocks_for`] of them) with one batch at `addr`.
+/// Fills `blocks` (zeroed, exactly [`blocks_for`] of them) with one batch at `addr`, whose bytes
+/// are those of `pieces`.
 pub fn encode_batch(
     blocks: &mut [Block],
     head: &BatchHead,
-    bytes: &[u8],
+    pieces: &[&[u8]],
     addr: BlockAddr,
     ctx: Context,
     stamp: Stamp,
 ) {
-    debug_assert_eq!(blocks.len(), blocks_for(bytes.len()));
-    let (first, rest) = blocks.as_bytes().split_at(BATCH_HEADER + bytes.len());
+    let len = pieces.iter().map(|p| p.len()).sum::<usize>();
+    debug_assert_eq!(blocks.len(), blocks_for(len));
+    let (first, rest) = blocks.as_bytes().split_at(BATCH_HEADER + len);
     debug_assert_eq!(first[..BATCH_HEADER], [0; BATCH_HEADER], "a batch is encoded into a used block");
     debug_assert_eq!(rest, &[0; BLOCK_SIZE][..rest.len()], "a batch ends in something else than zeros");
-    debug_assert!(!bytes.is_empty(), "a message has a head");
+    debug_assert!(len > 0, "a message has a head");
     debug_assert!(head.part < head.parts, "piece {} of {}", head.part, head.parts);
     debug_assert!(head.share < head.shares, "share {} of {}", head.share, head.shares);
     debug_assert!(head.acked <= head.prior, "durable up to {:#x}, behind {:#x}", head.acked, head.prior);
-    blocks.as_mut_bytes()[BATCH_HEADER..BATCH_HEADER + bytes.len()].copy_from_slice(bytes);
+    let mut at = BATCH_HEADER;
+    for p in pieces {
+        blocks.as_mut_bytes()[at..at + p.len()].copy_from_slice(p);
+        at += p.len();
+    }
     let f = Fixed {
         crc: U32::ZERO,
         kind: head.kind as u8,
@@ -183,7 +189,7 @@ pub fn encode_batch(
         epoch: head.epoch.into(),
         previous: head.previous.into(),
         a: (u64::from(head.part) << 32 | u64::from(head.parts)).into(),
-        b: (bytes.len() as u64).into(),
+        b: (len as u64).into(),
         c: (u64::from(head.share) << 32 | u64::from(head.shares)).into(),
         prior: head.prior.into(),
         acked: head.acked.into(),
@@ -658,7 +664,7 @@ mod tests {
             slot: 4,
         };
         let addr = BlockAddr::new(1, 4096);
-        encode_batch(&mut blocks, &head, &bytes, addr, CTX, Stamp::default());
+        encode_batch(&mut blocks, &head, &[&bytes], addr, CTX, Stamp::default());
         let (h, range, used) = decode_batch(&blocks, addr, CTX).unwrap();
         assert_eq!((h, used), (head, n));
         assert_eq!(&bytes_of(&blocks)[range], &bytes[..]);

@@ -300,7 +300,7 @@ fn links_and_batches() {
         slot: 9,
     };
     let mut b = Block::zeroed();
-    encode_batch(std::slice::from_mut(&mut *b), &head, b"piece", AT, CTX, STAMP);
+    encode_batch(std::slice::from_mut(&mut *b), &head, &[b"piece"], AT, CTX, STAMP);
     let words = [3, 17, 5, 9, 7, 1 << 32 | 2, 5, 3 << 32 | 4, 11, 10, 9];
     let want = Bytes::default().until(68).u32(2).u64s(&words).raw(b"piece");
     assert_eq!((BatchKind::Fsync as u8, BatchKind::Commit as u8), (1, 2));

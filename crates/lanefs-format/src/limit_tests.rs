@@ -97,7 +97,7 @@ fn batches_and_links_with_numbers_that_cannot_be_are_refused() {
             let mut h = head;
             *field(&mut h) = n;
             let mut b = [Block([0; BLOCK_SIZE])];
-            batch::encode_batch(&mut b, &h, b"groups", AT, ctx, Stamp::default());
+            batch::encode_batch(&mut b, &h, &[b"groups"], AT, ctx, Stamp::default());
             batch::decode_batch(&b, AT, ctx).is_some()
         });
     }

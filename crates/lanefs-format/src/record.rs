@@ -181,6 +181,30 @@ pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>])
     len
 }
 
+/// Voids the group at byte `at` of a buffer in memory: it has no effects any more, and
+/// [`without_void`] leaves it out. On disk there is no such group.
+pub fn void_group(buf: &mut [u8], at: usize) {
+    debug_assert!(group_at(buf, at).is_ok_and(|g| g.count > 0), "no group begins at byte {at}");
+    buf[at + 4..at + 6].fill(0);
+}
+
+/// Returns the groups of a buffer of which none is malformed, but for those that were voided.
+pub fn without_void(buf: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(buf.len());
+    let (mut start, mut at) = (0, 0);
+    while let Ok(g) = group_at(buf, at) {
+        let is_void = g.count == 0 && g.bytes.len() > GROUP_HEADER;
+        if is_void {
+            out.extend_from_slice(&buf[start..at]);
+            start = at + g.bytes.len();
+        }
+        at += g.bytes.len();
+    }
+    debug_assert_eq!(at, buf.len(), "a malformed group at byte {at}");
+    out.extend_from_slice(&buf[start..at]);
+    out
+}
+
 /// Returns how many bytes [`encode_group`] will append for these effects.
 #[inline]
 pub fn group_len(effects: &[Effect<'_>]) -> usize {
@@ -245,6 +269,13 @@ pub fn group_at(buf: &[u8], at: usize) -> Result<Group<'_>, RecordError> {
 }
 
 impl<'a> Group<'a> {
+    /// Returns whether an inode is made here: a NEW is the first effect of its group. Does not look
+    /// at the rest.
+    #[inline]
+    pub fn makes_an_inode(&self) -> bool {
+        self.count > 0 && self.bytes.get(GROUP_HEADER) == Some(&NEW_TAG)
+    }
+
     /// Returns the effects, checked one by one; stops at the first malformed one with an error.
     pub fn effects(&self) -> impl Iterator<Item = Result<Effect<'a>, RecordError>> + use<'a> {
         let bytes = self.bytes;
@@ -276,6 +307,9 @@ impl<'a> Group<'a> {
         })
     }
 }
+
+/// The tag of NEW.
+const NEW_TAG: u8 = 3;
 
 /// Returns the number of bytes between the header and the name of an effect.
 #[inline]

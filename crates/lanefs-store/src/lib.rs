@@ -23,7 +23,6 @@ pub mod device;
 mod engine;
 pub mod error;
 pub mod fsck;
-mod hash;
 mod inodes;
 mod log;
 #[cfg(test)]

@@ -251,6 +251,7 @@ impl Store {
     /// `OpenOptions::memory_bytes`.
     pub fn shrink(&self) {
         self.engine.inodes.shrink();
+        self.engine.log.shrink();
     }
 
     /// Drops the memory of an inode that has nothing unwritten.
@@ -275,6 +276,7 @@ impl Store {
 
     /// Gives an epoch its places, and with it a transaction, whose groups are empty: both are
     /// written by one request and made durable by one flush, which [`EpochWrite::finish`] does.
+    /// `parts` are the record groups by lane, which are copied; those of one lane in their order.
     /// Epochs come in order, so the caller has a lock of its own, which it may let go of before it
     /// writes. `None` if the epoch is empty: then nothing of the transaction is begun either. It
     /// waits neither for space nor for a checkpoint. After [`StoreError::NoSpace`] nothing was
@@ -282,7 +284,7 @@ impl Store {
     pub fn begin_epoch(
         &self,
         epoch: u64,
-        parts: Vec<(usize, Vec<u8>)>,
+        parts: &[(usize, &[u8])],
         with: Option<&mut Transaction>,
     ) -> Result<Option<EpochWrite<'_>>> {
         self.engine.begin_epoch(epoch, parts, with)

@@ -84,6 +84,8 @@ pub enum Fault {
     NumberReused,
     /// More space is promised than there is (O14).
     SpaceWithoutEnd,
+    /// A file's making is voided with the removal of its last name, although other groups name it.
+    VoidedAmongOthers,
     /// An error of a flush is not passed on.
     FlushErrorHidden,
     /// An error of a write is not passed on.
@@ -101,7 +103,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 35] = [
+    pub const ALL: [Fault; 36] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -131,6 +133,7 @@ impl Fault {
         Fault::PagesSkipped,
         Fault::NumberReused,
         Fault::SpaceWithoutEnd,
+        Fault::VoidedAmongOthers,
         Fault::FlushErrorHidden,
         Fault::WriteErrorHidden,
         Fault::PendingUnseen,

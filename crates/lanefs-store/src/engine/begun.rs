@@ -7,7 +7,6 @@ use crate::log::Log;
 use crate::log::io::Write;
 use crate::log::message::Placed;
 use crate::log::section::Flight;
-use lanefs_format::batch;
 use lanefs_format::{Block, BlockRef};
 use std::sync::Arc;
 
@@ -37,13 +36,15 @@ impl Begun<'_> {
         );
         debug_assert!(placed.iter().chain(&shares).all(|p| !p.places.is_empty()), "a message lies nowhere");
         debug_assert!(writes.iter().all(|(r, _)| !r.is_none()), "a page lies nowhere");
-        let batches: Vec<_> = placed.iter().chain(&shares).flat_map(|p| log.encode_placed(p)).collect();
+        let (blocks, runs) = log.encode_all(placed.iter().chain(&shares));
         let reqs: Vec<Write<'_>> = writes
             .iter()
             .map(|(r, b)| Write { addr: r.addr, data: &b.0 })
-            .chain(batches.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }))
+            .chain(runs.iter().map(|r| r.of(&blocks)))
             .collect();
         let written = log.io.write(&reqs);
+        drop(reqs);
+        log.keep_blocks(blocks);
         log.links_answered(&placed);
         log.links_answered(&shares);
         tickets.iter().for_each(|(c, t)| c.written(*t));

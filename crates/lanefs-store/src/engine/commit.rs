@@ -98,7 +98,8 @@ impl EpochWrite<'_> {
 impl Engine {
     /// Commits an epoch: see [`crate::Store::commit_epoch`].
     pub fn commit_epoch(&self, epoch: u64, parts: Vec<(usize, Vec<u8>)>) -> Result<()> {
-        if let Some(write) = self.begin_epoch(epoch, parts, None)? {
+        let parts: Vec<(usize, &[u8])> = parts.iter().map(|p| (p.0, &p.1[..])).collect();
+        if let Some(write) = self.begin_epoch(epoch, &parts, None)? {
             self.publish_epoch(write.finish().1?);
         }
         Ok(())
@@ -109,21 +110,16 @@ impl Engine {
     pub fn begin_epoch(
         &self,
         epoch: u64,
-        parts: Vec<(usize, Vec<u8>)>,
+        parts: &[(usize, &[u8])],
         with: Option<&mut Transaction>,
     ) -> Result<Option<EpochWrite<'_>>> {
         self.log.check_writable()?;
-        let mut shares = vec![Vec::new(); self.log.mlogs.len()];
-        for (lane, bytes) in parts {
-            match &mut shares[lane % self.log.mlogs.len()] {
-                share if share.is_empty() => *share = bytes,
-                share => share.extend_from_slice(&bytes),
-            }
-        }
-        shares.retain(|s| !s.is_empty());
-        // They stay until they are folded.
-        shares.iter_mut().for_each(Vec::shrink_to_fit);
-        let shares: Vec<_> = shares.into_iter().map(Arc::new).collect();
+        let mlogs = self.log.mlogs.len();
+        let shares: Vec<_> = (0..mlogs)
+            .map(|m| parts.iter().filter(|p| p.0 % mlogs == m).map(|p| p.1).collect::<Vec<_>>().concat())
+            .filter(|share| !share.is_empty())
+            .map(Arc::new)
+            .collect();
         // Relaxed commits are one at a time; ordered ones hold their caller's lock: nobody else
         // changes it meanwhile.
         let previous = self.unfolded.commits.lock().previous;

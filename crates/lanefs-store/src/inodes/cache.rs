@@ -17,13 +17,13 @@
 //!    because only checkpoints release segments.
 
 use crate::error::Result;
-use crate::hash::{WordMap, WordSet};
 use crate::log::segment::SegmentTable;
 use crate::tree::directory::StateLock;
 use crate::tree::inode_state::InodeState;
 use lanefs_format::{BlockAddr, Ino};
 use lanefs_sync::CachePadded;
 use lanefs_sync::ablation::{Switch, Technique};
+use lanefs_sync::hash::{WordMap, WordSet};
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use lanefs_sync::random::spread;
 use std::collections::BTreeSet;

@@ -7,12 +7,12 @@
 
 use crate::device::{Device, FlushGate, ReadReq, WriteReq};
 use crate::error::{Result, StoreError};
-use crate::hash::WordMap;
 use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
 use lanefs_format::superblock::{MAX_DEVICES, Superblock};
 use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
 use lanefs_sync::CachePadded;
+use lanefs_sync::hash::WordMap;
 use lanefs_sync::lock::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

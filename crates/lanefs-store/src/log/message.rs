@@ -3,6 +3,7 @@
 
 use crate::error::Result;
 use crate::log::Log;
+use crate::log::io::Write;
 use crate::log::mlog::{BatchPlace, Mlog};
 use lanefs_format::batch::{self, BatchHead, BatchKind, InodeRecord};
 use lanefs_format::superblock::MIN_SEGMENT_BLOCKS;
@@ -13,6 +14,23 @@ use std::sync::atomic::Ordering;
 /// The most blocks of one batch; longer messages are split.
 const BATCH_MAX: u32 = 32;
 const _: () = assert!(BATCH_MAX > 0 && MIN_SEGMENT_BLOCKS > 1, "a batch behind the link of a segment");
+
+/// Messages of so many blocks share the memory that they are encoded into.
+const LARGE_MESSAGE: usize = 64;
+
+/// A run of encoded blocks and where it goes.
+pub(crate) struct BatchRun {
+    pub addr: BlockAddr,
+    /// Which of the blocks.
+    pub blocks: std::ops::Range<usize>,
+}
+
+impl BatchRun {
+    /// Returns the request that writes it.
+    pub fn of<'b>(&self, blocks: &'b [Block]) -> Write<'b> {
+        Write { addr: self.addr, data: batch::bytes_of(&blocks[self.blocks.clone()]) }
+    }
+}
 
 /// Splits a message of `len` bytes: returns the blocks of each batch and the bytes it takes.
 fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
@@ -33,11 +51,39 @@ fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
     }
 }
 
+/// The bytes of a message.
+pub(crate) struct Bytes {
+    own: Vec<u8>,
+    /// The share of an epoch that follows, which its epoch keeps as well.
+    share: Option<Arc<Vec<u8>>>,
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(own: Vec<u8>) -> Bytes {
+        Bytes { own, share: None }
+    }
+}
+
+impl Bytes {
+    fn len(&self) -> usize {
+        self.own.len() + self.share.as_ref().map_or(0, |s| s.len())
+    }
+
+    /// Returns the bytes from `at` on, `n` of them, in two pieces of which one may be empty.
+    fn range(&self, at: usize, n: usize) -> [&[u8]; 2] {
+        debug_assert!(at + n <= self.len(), "bytes {at} to {} of {}", at + n, self.len());
+        let own = self.own.len();
+        let share: &[u8] = self.share.as_ref().map_or(&[], |s| s);
+        let (from, to) = (at.saturating_sub(own), (at + n).saturating_sub(own));
+        [&self.own[at.min(own)..(at + n).min(own)], &share[from..to]]
+    }
+}
+
 /// A message whose batches have their places: ready to be encoded and written.
 pub(crate) struct Placed {
     pub mlog: usize,
     pub head: BatchHead,
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     pub places: Vec<BatchPlace>,
     /// Devices that hold what the message refers to.
     pub devices: u64,
@@ -78,7 +124,7 @@ impl Log {
         debug_assert!(!bytes.is_empty(), "a message has a head");
         let blocks = self.batches_for(bytes.len());
         let places = self.mlogs[mlog].alloc_batches(&self.segments, &self.next_seq, &blocks, urgent)?;
-        Ok(self.placed(mlog, head, bytes, devices, places))
+        Ok(self.placed(mlog, head, bytes.into(), devices, places))
     }
 
     /// Returns the blocks of each batch of a message of `len` bytes.
@@ -91,7 +137,7 @@ impl Log {
         &self,
         mlog: usize,
         mut head: BatchHead,
-        bytes: Vec<u8>,
+        bytes: Bytes,
         devices: u64,
         places: Vec<BatchPlace>,
     ) -> Placed {
@@ -112,26 +158,74 @@ impl Log {
         bytes / (u64::from((n - 1) / most) * batch::room_in(most as usize) as u64)
     }
 
-    /// Returns the blocks of a placed message, in runs.
-    pub fn encode_placed(&self, p: &Placed) -> Vec<(BlockAddr, Vec<Block>)> {
+    /// Appends the blocks of a placed message to `out`, and where they go to `runs`.
+    pub fn encode_placed(&self, p: &Placed, out: &mut Vec<Block>, runs: &mut Vec<BatchRun>) {
         let split = pieces(p.bytes.len(), self.segments.geometry.segment_blocks);
         debug_assert_eq!(p.places.len(), split.len(), "it was placed as it is split");
-        let mut out = Vec::with_capacity(split.len());
+        let links = p.places.iter().filter(|p| p.link.is_some()).count();
+        out.reserve_exact(split.iter().map(|s| s.0 as usize).sum::<usize>() + links);
         let mut at = 0;
         for (part, (place, &(blocks, n))) in p.places.iter().zip(&split).enumerate() {
             let ctx = self.context(place.seq);
             let stamp = self.stamp(place.seq);
             if let Some((addr, link)) = place.link {
-                out.push((addr, vec![*batch::encode_chain(link, addr, ctx, stamp)]));
+                runs.push(BatchRun { addr, blocks: out.len()..out.len() + 1 });
+                out.push(*batch::encode_chain(link, addr, ctx, stamp));
             }
-            let mut b = vec![Block([0; lanefs_format::BLOCK_SIZE]); blocks as usize];
+            let start = out.len();
+            out.resize(start + blocks as usize, Block([0; lanefs_format::BLOCK_SIZE]));
             let head = BatchHead { part: part as u32, prior: place.prior, acked: place.acked, ..p.head };
-            batch::encode_batch(&mut b, &head, &p.bytes[at..at + n], place.addr, ctx, stamp);
+            let bytes = p.bytes.range(at, n);
+            batch::encode_batch(&mut out[start..], &head, &bytes, place.addr, ctx, stamp);
             at += n;
-            out.push((place.addr, b));
+            runs.push(BatchRun { addr: place.addr, blocks: start..out.len() });
         }
         debug_assert_eq!(at, p.bytes.len(), "a part of a message is in no batch");
-        out
+    }
+
+    /// Encodes placed messages into one run of blocks: that of the last call if that is free and
+    /// they are large. The caller gives it back ([`Log::keep_blocks`]).
+    pub fn encode_all<'p>(
+        &self,
+        placed: impl Iterator<Item = &'p Placed> + Clone,
+    ) -> (Vec<Block>, Vec<BatchRun>) {
+        let blocks: usize = placed.clone().map(|p| p.bytes.len() / lanefs_format::BLOCK_SIZE).sum();
+        let kept = if blocks >= LARGE_MESSAGE { self.blocks.try_lock() } else { None };
+        let mut out = kept.map_or_else(Vec::new, |mut kept| std::mem::take(&mut *kept));
+        debug_assert!(out.is_empty(), "what was written is cleared when it is given back");
+        let mut runs = Vec::new();
+        placed.for_each(|p| self.encode_placed(p, &mut out, &mut runs));
+        debug_assert!(runs.iter().all(|r| !r.blocks.is_empty() && r.blocks.end <= out.len()));
+        (out, runs)
+    }
+
+    /// Writes placed messages, by one submission, and nothing else with them. Returns the devices.
+    pub fn write_placed<'p>(&self, placed: impl Iterator<Item = &'p Placed> + Clone) -> Result<u64> {
+        let (blocks, runs) = self.encode_all(placed);
+        let reqs: Vec<Write<'_>> = runs.iter().map(|r| r.of(&blocks)).collect();
+        let written = self.io.write(&reqs);
+        drop(reqs);
+        self.keep_blocks(blocks);
+        written
+    }
+
+    /// Keeps the memory of blocks that were written for the next large message: fresh memory has to
+    /// be cleared by the system first, which takes as long as all the rest of a commit.
+    pub fn keep_blocks(&self, mut blocks: Vec<Block>) {
+        if blocks.capacity() >= LARGE_MESSAGE
+            && let Some(mut kept) = self.blocks.try_lock()
+            && kept.capacity() < blocks.capacity()
+        {
+            blocks.clear();
+            *kept = blocks;
+        }
+    }
+
+    /// Lets go of the memory that is kept for messages.
+    pub fn shrink(&self) {
+        if let Some(mut kept) = self.blocks.try_lock() {
+            *kept = Vec::new();
+        }
     }
 
     /// Makes durable messages whose blocks were answered: links first, then one flush per device.
@@ -204,7 +298,8 @@ impl Log {
         let n = p.shares.len() as u32;
         let mut start = Vec::new();
         batch::put_share_head(&mut start, &self.mlogs.iter().map(Mlog::acked).collect::<Vec<_>>());
-        let bytes: Vec<Vec<u8>> = p.shares.iter().map(|b| [&start[..], b].concat()).collect();
+        let bytes = p.shares.iter().map(|share| Bytes { own: start.clone(), share: Some(share.clone()) });
+        let bytes: Vec<Bytes> = bytes.collect();
         let blocks: Vec<Vec<u32>> = bytes.iter().map(|b| self.batches_for(b.len())).collect();
         // A single share goes to the mlog of its caller, and beside its transaction: often one
         // request.

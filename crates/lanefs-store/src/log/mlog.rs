@@ -25,7 +25,7 @@ use crate::error::{Result, StoreError};
 use crate::log::segment::{SegId, SegmentTable, State};
 use lanefs_format::BlockAddr;
 use lanefs_format::batch::ChainLink;
-use lanefs_format::record::{self, Effect};
+use lanefs_format::record;
 use lanefs_format::slot::Position;
 use lanefs_format::summary::DataOwner;
 use lanefs_sync::CachePadded;
@@ -195,8 +195,8 @@ pub(crate) struct Mlog {
 
 /// Returns how many inodes these groups make. The effect that makes one is its group's first.
 fn births(groups: &[u8]) -> u64 {
-    let makes = |g: &record::Group<'_>| matches!(g.effects().next(), Some(Ok(Effect::New { .. })));
-    record::groups(groups).map_while(std::result::Result::ok).filter(makes).count() as u64
+    let all = record::groups(groups).map_while(std::result::Result::ok);
+    all.filter(record::Group::makes_an_inode).count() as u64
 }
 
 impl Mlog {
@@ -780,7 +780,7 @@ mod tests {
     /// Returns what makes an inode, in an epoch.
     fn birth(epoch: u64) -> Vec<u8> {
         let mut out = Vec::new();
-        let new = Effect::New {
+        let new = record::Effect::New {
             ino: lanefs_format::Ino(epoch + 100),
             parent: lanefs_format::ROOT_INO,
             generation: 0,

@@ -14,10 +14,12 @@ use crate::api::OpenOptions;
 use crate::device::Device;
 use crate::error::{Result, StoreError};
 use io::Io;
+use lanefs_format::Block;
 use lanefs_format::batch::Context;
 use lanefs_format::header::Stamp;
 use lanefs_format::slot::Slot;
 use lanefs_format::superblock::{Superblock, Uuid};
+use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, MAX_LANES};
 use mlog::Mlog;
 use section::Sections;
@@ -56,6 +58,9 @@ pub(crate) struct Log {
     /// The last epoch committed or folded. Written when one is published, and by folds. Relaxed: it
     /// goes into stamps and reports, and decides nothing.
     pub epoch: CachePadded<AtomicU64>,
+    /// The memory of the blocks of the last large message, for the next one ([`Log::encode_all`]).
+    /// Taken by commits and by nothing that is small.
+    blocks: CachePadded<Mutex<Vec<Block>>>,
 }
 
 impl Log {
@@ -92,6 +97,7 @@ impl Log {
             next_seq: CachePadded::new(AtomicU64::new(slot.next_seq.max(1))),
             checkpoint_number: CachePadded::new(AtomicU64::new(1)),
             epoch: CachePadded::new(AtomicU64::new(slot.folded_epoch)),
+            blocks: Default::default(),
             segments,
         }
     }

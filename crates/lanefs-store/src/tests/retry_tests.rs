@@ -5,7 +5,6 @@
 use crate::api::{FoldInput, FormatOptions, OpenOptions, PageRead, Transaction};
 use crate::device::{Device, Fault, FaultyDevice, HookedDevice, Kind, MemoryDevice, MemoryImage, Plan};
 use crate::error::{Result, StoreError};
-use crate::log::io::Write;
 use crate::store::Store;
 use crate::testing::{file, first_byte, leave, named, page, update};
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
@@ -188,10 +187,7 @@ fn of_two_records_of_one_version_the_one_that_says_all_counts() {
         );
         let section = s.engine.log.sections.enter(0);
         let placed = s.engine.log.place(0, s.engine.log.fsync_head(), bytes, 0, true)?;
-        let blocks = s.engine.log.encode_placed(&placed);
-        let reqs: Vec<Write<'_>> =
-            blocks.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
-        let mask = s.engine.log.io.write(&reqs)?;
+        let mask = s.engine.log.write_placed([&placed].into_iter())?;
         s.engine.log.links_answered(std::slice::from_ref(&placed));
         drop(section.leave());
         s.engine.log.flush_placed(&[placed], &[], mask)

@@ -18,11 +18,11 @@
 mod update;
 
 use crate::error::Result;
-use crate::hash::WordMap;
 use crate::tree::block_io::{BlockSource, Owner};
 use lanefs_format::header::BlockKind;
 use lanefs_format::map_node::{self, FANOUT, FANOUT_BITS, KEY_END, MAX_HEIGHT, PENDING, Slots};
 use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
+use lanefs_sync::hash::WordMap;
 
 /// An answer, or the node that must be read before there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -109,7 +109,7 @@ impl Backlog {
 /// A committed epoch that waits for the fold.
 pub(crate) struct Committed {
     pub epoch: u64,
-    /// Encoded, absorbed; the store has the same ones.
+    /// Encoded; the store has the same ones.
     pub groups: Vec<Arc<Vec<u8>>>,
     /// Blocks that were reserved for the operations behind them (`core::space`): the fold charges
     /// what it writes.
@@ -136,7 +136,14 @@ pub(crate) struct InFlight {
 /// A sealed epoch on its way to the store.
 pub(crate) struct Unfinished {
     pub epoch: u64,
-    /// Encoded, absorbed.
-    pub groups: Vec<u8>,
+    /// Encoded; absorbed, or as the lanes had them.
+    pub groups: Vec<Arc<Vec<u8>>>,
     pub promised: u64,
+}
+
+impl Unfinished {
+    /// Returns the bytes of its groups.
+    pub fn bytes(&self) -> usize {
+        self.groups.iter().map(|g| g.len()).sum()
+    }
 }

@@ -19,6 +19,7 @@ use super::dir::Dir;
 pub(crate) use super::marks::*;
 use super::stamps::{NO_TIME, Noted, STRIPED, Stamps};
 use super::xattr::XattrSlot;
+use crate::oplog::buffer::SoleGroup;
 use crate::stat::Stat;
 use lanefs_format::{Attrs, FileKind, Ino, inode_flags};
 use lanefs_sync::SeqWord;
@@ -125,6 +126,11 @@ pub(crate) struct Inode {
     /// Epoch of the group that made the inode; 0 if that is folded. Set before the inode is
     /// published.
     pub born: u64,
+    /// The place of the group that made the inode and named it, as long as no other group names
+    /// it but the one that takes the last name ([`SoleGroup`]). Stored by its maker under the lock
+    /// of the name's leaf, and by whoever logs another group about it, before that. Relaxed: the
+    /// reaper looks when nobody knows the inode any more.
+    sole_group: AtomicU64,
     named: Line,
     /// Fourth line. Read without a lock; setxattr writes it.
     pub xattrs: XattrSlot,
@@ -219,6 +225,7 @@ impl Inode {
             lanes: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             born: 0,
+            sole_group: AtomicU64::new(SoleGroup::NONE.word()),
             sync_lock: Mutex::new(()),
             xattrs: XattrSlot::new(),
             body,
@@ -568,9 +575,32 @@ impl Inode {
         !dirty && !striped && self.flags.load(Acquire) & (marks | SYNCING) == 0
     }
 
+    /// Returns where the only group about it lies.
+    pub fn sole_group(&self) -> SoleGroup {
+        SoleGroup::from_word(self.sole_group.load(Relaxed))
+    }
+
+    /// Notes where the only group about it lies, or that it was voided, or that there are others.
+    pub fn set_sole_group(&self, group: SoleGroup) {
+        let now = self.sole_group();
+        debug_assert!(now != SoleGroup::VOID || group == now, "a voided group is gone for good");
+        if now != group {
+            self.sole_group.store(group.word(), Relaxed);
+        }
+    }
+
     /// Notes that lane `lane` logs a group in `epoch` that names this inode (before the group is
-    /// appended).
+    /// appended), beside the one that made it.
     pub fn named_by(&self, lane: usize, epoch: u64) {
+        if self.sole_group() != SoleGroup::VOID {
+            self.set_sole_group(SoleGroup::NONE);
+        }
+        self.note_lane(lane, epoch);
+    }
+
+    /// Notes a lane that may hold pending groups naming this inode, up to `epoch`: the group that
+    /// made it, and the one that takes its last name.
+    pub fn note_lane(&self, lane: usize, epoch: u64) {
         debug_assert!(lane < lanefs_sync::MAX_LANES);
         let bit = 1u64 << (lane & 63);
         if self.lanes.load(Relaxed) & bit == 0 {

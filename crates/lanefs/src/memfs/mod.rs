@@ -17,9 +17,8 @@ use crate::memfs::data::FramePool;
 use crate::memfs::stamps::Stamps;
 use crate::memfs::table::InodeTable;
 use crossbeam_utils::CachePadded;
-use lanefs_format::Ino;
+use lanefs_sync::hash::WordSet;
 use lanefs_sync::lock::Mutex;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Locks of which a load of an inode takes one.
@@ -38,7 +37,7 @@ pub(crate) struct MemFs {
     /// One loader of an inode at a time (by inode number), and no eviction meanwhile.
     pub load_locks: Box<[Mutex<()>]>,
     /// Inodes freed whose end has not been folded: the store still knows them, nobody else may.
-    pub dead: CachePadded<Mutex<HashSet<Ino>>>,
+    pub dead: CachePadded<Mutex<WordSet>>,
 }
 
 impl MemFs {

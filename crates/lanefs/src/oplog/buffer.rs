@@ -17,6 +17,42 @@ const _: () = assert!(CHUNK <= u32::MAX as usize, "an offset is the lower half o
 /// The place of a group: chunk in the upper half, offset in the lower.
 pub(crate) type Place = u64;
 
+/// Where a group lies that is the only one about an inode: the lane, and the place in its buffer of
+/// the epoch in which the inode was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SoleGroup(u64);
+
+impl SoleGroup {
+    /// There are other groups about the inode, or the place is not known.
+    pub const NONE: SoleGroup = SoleGroup(u64::MAX);
+    /// The group was voided: the log has nothing of the inode.
+    pub const VOID: SoleGroup = SoleGroup(u64::MAX - 1);
+
+    /// Returns the group at a place: the number of a chunk in its upper half, and the offset there.
+    pub fn at(lane: usize, place: Place) -> SoleGroup {
+        debug_assert!(lane < lanefs_sync::MAX_LANES);
+        match place >> 48 {
+            0 => SoleGroup((lane as u64) << 48 | place),
+            _ => SoleGroup::NONE,
+        }
+    }
+
+    /// Returns it as a word.
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Returns what [`SoleGroup::word`] gave.
+    pub fn from_word(word: u64) -> SoleGroup {
+        SoleGroup(word)
+    }
+
+    /// Returns lane and place.
+    pub fn place(self) -> Option<(usize, Place)> {
+        (self.0 < SoleGroup::VOID.0).then_some(((self.0 >> 48) as usize, self.0 & ((1 << 48) - 1)))
+    }
+}
+
 /// A subject that a closure asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Subject {
@@ -26,6 +62,22 @@ pub(crate) enum Subject {
     Key(Ino, u64),
     /// Groups that write any key of this directory.
     KeysOf(Ino),
+}
+
+/// The groups of an epoch that change what the same epoch has changed before.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Undone {
+    /// Changes of names and rights, about: a name that was removed is not remembered.
+    pub changes: usize,
+    /// Ends of inodes that were made in the epoch: of these there is none too few.
+    pub inodes: usize,
+}
+
+impl std::ops::AddAssign for Undone {
+    fn add_assign(&mut self, more: Undone) {
+        self.changes += more.changes;
+        self.inodes += more.inodes;
+    }
 }
 
 /// A lane's groups of one epoch, in order.
@@ -40,6 +92,10 @@ pub(crate) struct EpochBuf {
     groups: usize,
     /// Blocks that were reserved for what is logged: one for each NEW, and those of names.
     pub promised: u64,
+    /// What of it can be absorbed.
+    pub undone: Undone,
+    /// Groups that were voided.
+    voided: usize,
     index: Index,
 }
 
@@ -76,8 +132,8 @@ impl EpochBuf {
         false
     }
 
-    /// Logs one group: the single append of step 6.
-    pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
+    /// Logs one group: the single append of step 6. Returns its place.
+    pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) -> Place {
         debug_assert!(!effects.is_empty(), "a group without effects");
         debug_assert_eq!(version.epoch, self.epoch, "a group of another epoch");
         self.make_space();
@@ -88,6 +144,35 @@ impl EpochBuf {
         self.groups += 1;
         self.promised += u64::from(effects.iter().any(|e| matches!(e, Effect::New { .. })));
         self.check_invariants();
+        (self.full.len() as u64) << 32 | start as u64
+    }
+
+    /// Voids two groups at places that [`EpochBuf::append`] gave, of which the second undoes the
+    /// first: they count as never logged. Returns false, and does nothing, if a closure may have
+    /// one already, which somebody was or will be promised.
+    pub fn void_both(&mut self, made: Place, removed: Place) -> bool {
+        debug_assert!(made < removed, "a name is removed before it is there");
+        debug_assert!(self.at(made).is_some_and(|g| g.makes_an_inode()), "a group that makes no inode");
+        debug_assert!(self.at(removed).is_some_and(|g| g.count == 1), "a group of more than a name");
+        let unseen = (self.index.chunk as u64) << 32 | self.index.offset as u64;
+        if made < unseen {
+            return false;
+        }
+        for p in [made, removed] {
+            let (chunk, at) = ((p >> 32) as usize, (p & 0xffff_ffff) as usize);
+            let bytes = match self.full.get_mut(chunk) {
+                // Nobody else has it before the seal.
+                Some(full) => Arc::get_mut(full),
+                None => Some(&mut self.open),
+            };
+            debug_assert!(bytes.is_some(), "a chunk of an open buffer is shared");
+            let Some(bytes) = bytes else { return false };
+            record::void_group(bytes, at);
+            self.voided += 1;
+        }
+        self.undone.changes = self.undone.changes.saturating_sub(1);
+        self.check_invariants();
+        true
     }
 
     /// Returns the number of groups logged.
@@ -180,14 +265,27 @@ impl EpochBuf {
             open: Vec::new(),
             groups: std::mem::take(&mut self.groups),
             promised: std::mem::take(&mut self.promised),
+            undone: std::mem::take(&mut self.undone),
+            voided: std::mem::take(&mut self.voided),
             index: std::mem::take(&mut self.index),
         }
     }
 
-    /// Returns the raw groups of a closed buffer, chunk by chunk.
-    pub fn chunks(&self) -> &[Arc<Vec<u8>>] {
+    /// Adds the groups of a closed buffer that were not voided to `out`, chunk by chunk; returns
+    /// how many there are.
+    pub fn take_part(&self, out: &mut Vec<Arc<Vec<u8>>>) -> usize {
         debug_assert!(self.open.is_empty(), "some groups are in no chunk yet");
-        &self.full
+        if self.voided == 0 {
+            out.extend_from_slice(&self.full);
+            return self.groups;
+        }
+        for chunk in &self.full {
+            let left = record::without_void(chunk);
+            if !left.is_empty() {
+                out.push(Arc::new(left));
+            }
+        }
+        self.groups - self.voided
     }
 
     /// Returns the memory in use, in bytes.
@@ -200,6 +298,7 @@ impl EpochBuf {
         let (ix, full) = (&self.index, self.full.len());
         debug_assert!(self.full.last().is_none_or(|c| !c.is_empty()), "a chunk without a group");
         debug_assert_eq!(self.groups == 0, full == 0 && self.open.is_empty(), "{} groups", self.groups);
+        debug_assert!(self.voided <= self.groups, "{} of {} groups voided", self.voided, self.groups);
         debug_assert!(ix.indexed <= self.groups, "{} of {} groups indexed", ix.indexed, self.groups);
         debug_assert!(ix.chunk <= full, "the index is in chunk {}, and {full} are full", ix.chunk);
         let at = self.full.get(ix.chunk).map_or(self.open.len(), |c| c.len());

@@ -1,12 +1,20 @@
 //! A lane's private state. All of it is reached under the lane's log lock only.
 
-use super::buffer::{EpochBuf, Sealed};
+use super::buffer::{EpochBuf, Place, Sealed, SoleGroup, Undone};
 use super::inode_numbers::NumberCache;
 use lanefs_format::{Ino, Version, record::Effect};
 use std::sync::Arc;
 
 /// Groups after which a lane of a small volume looks how much is logged.
 const LOOK: usize = 256;
+
+/// An inode that lost its last name, or never had one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Orphan {
+    pub ino: Ino,
+    /// The group that says so, if it says nothing else.
+    pub removal: SoleGroup,
+}
 
 /// The lane's private state: its half of the double-buffered oplog and what it caches to stay
 /// private.
@@ -21,8 +29,8 @@ pub(crate) struct LaneLog {
     pub numbers: NumberCache,
     /// Inodes that became dirty here since the last writeback (ScaleXFS's per-core list).
     pub dirty: Vec<Ino>,
-    /// Inodes that lost their last name here, with the epoch of the loss.
-    pub orphans: Vec<(u64, Ino)>,
+    /// Inodes that lost their last name here.
+    pub orphans: Vec<Orphan>,
     /// Directories that lost names here since the last seal, and how many; some more than once.
     pub thinned: Vec<(Ino, u64)>,
     /// Files that were renamed over another here: their content goes before the commit
@@ -30,6 +38,8 @@ pub(crate) struct LaneLog {
     pub replaced: Vec<Ino>,
     /// Files of `replaced` that a seal has taken and is making durable (persist::replaced, 4).
     pub in_hand: Vec<Ino>,
+    /// What the running operation undoes: counted with its group.
+    pub undoes: Undone,
     /// Seals that are announced: a rename over a file has to write the file first
     /// (persist::replaced, 3).
     pub seals_ahead: u32,
@@ -47,6 +57,7 @@ impl LaneLog {
             thinned: Vec::new(),
             replaced: Vec::new(),
             in_hand: Vec::new(),
+            undoes: Undone::default(),
             seals_ahead: 0,
         }
     }
@@ -58,11 +69,23 @@ impl LaneLog {
         a.make_space() | b.make_space()
     }
 
-    /// Logs one group in its epoch's buffer: step 6.
-    pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
+    /// Logs one group in its epoch's buffer: step 6. Returns its place.
+    pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) -> Place {
         debug_assert!(version.ts > self.last_ts, "a lane's timestamps grow: {version:?}");
-        self.buffer(version.epoch).append(version, effects);
+        let undoes = std::mem::take(&mut self.undoes);
+        let buffer = self.buffer(version.epoch);
+        let place = buffer.append(version, effects);
+        buffer.undone += undoes;
         self.last_ts = version.ts;
+        place
+    }
+
+    /// Voids two groups of the epoch `epoch`, if it still runs: see [`EpochBuf::void`]. All or
+    /// nothing.
+    pub fn void_both(&mut self, epoch: u64, made: Place, removed: Place) -> bool {
+        let b = &mut self.open[(epoch & 1) as usize];
+        // One that was taken is empty, and may keep its epoch.
+        b.epoch == epoch && b.groups() > 0 && b.void_both(made, removed)
     }
 
     /// Counts blocks that were reserved for operations of an epoch: given back when it is folded.

@@ -90,7 +90,7 @@ impl OpenSlots {
     }
 
     /// Adds every open inode to `out`.
-    pub fn collect(&self, out: &mut HashSet<u64>) {
+    pub fn collect<S: std::hash::BuildHasher>(&self, out: &mut HashSet<u64, S>) {
         out.extend(self.first.iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));
         for c in self.more.read().iter() {
             out.extend(c.iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));

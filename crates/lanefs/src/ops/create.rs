@@ -10,6 +10,8 @@ use crate::memfs::dir::{ALIVE, DEAD, Dir, Entry, Found, hash_name, relax};
 use crate::memfs::inode::HAS_XATTRS;
 use crate::memfs::xattr::Xattrs;
 use crate::memfs::{Body, Inode, data::FileData};
+use crate::oplog::buffer::SoleGroup;
+use crate::oplog::lane::Orphan;
 use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
@@ -245,7 +247,7 @@ fn enter<'g>(
     debug_assert_eq!(inode.born, v.epoch, "another inode has the number {ino}");
     let name = match old {
         Some(e) => {
-            e.touch(v.epoch, op.lane);
+            op.note_change(e.touch(v.epoch, op.lane));
             e.set_target(Some((ino, spec.kind)));
             e.name.as_slice()
         }
@@ -260,11 +262,11 @@ fn enter<'g>(
     let dir = pinode.ino;
     let new = born(ino, dir, attrs, spec.target, core.is_ordered());
     let set = Effect::Set { dir, cookie, name, ino, old: Ino::NONE, kind: spec.kind };
-    if spec.xattrs.is_empty() {
-        op.append(v, &[new, set]);
-    } else {
-        op.append(v, &[new, Effect::Xattrs { ino, xattrs: spec.xattrs }, set]);
-    }
+    let group = match spec.xattrs.is_empty() {
+        true => op.append(v, &[new, set]),
+        false => op.append(v, &[new, Effect::Xattrs { ino, xattrs: spec.xattrs }, set]),
+    };
+    inode.set_sole_group(group);
     drop(leaf);
     if attrs.flags != 0 {
         // The group does not hold flags.
@@ -324,6 +326,5 @@ pub(crate) fn make_unnamed<'g>(
 pub(crate) fn note_unnamed(core: &Core, inode: &Inode) {
     debug_assert!(inode.born > 0, "inode {} was made in this mount", inode.ino);
     let mut op = Op::begin(core);
-    let epoch = core.journal.epochs.current();
-    op.log.orphans.push((epoch, inode.ino));
+    op.log.orphans.push(Orphan { ino: inode.ino, removal: SoleGroup::NONE });
 }

@@ -87,7 +87,7 @@ pub(crate) fn link(
         pdir.named_by(hash, op.lane, v.epoch);
         match old {
             Some(e) => {
-                e.touch(v.epoch, op.lane);
+                op.note_change(e.touch(v.epoch, op.lane));
                 e.set_target(Some((inode.ino, inode.kind)));
             }
             None => {

@@ -3,10 +3,11 @@
 use crate::core::Core;
 use crate::core::space;
 use crate::error::{Result, posix};
-use crate::memfs::dir::Dir;
+use crate::memfs::dir::{Dir, Removed};
 use crate::memfs::inode::{DIRTY, Inode, QUEUED};
 use crate::memfs::stamps::Noted;
 use crate::oplog::LaneLog;
+use crate::oplog::buffer::SoleGroup;
 use lanefs_format::record::Effect;
 use lanefs_format::{Ino, Version};
 use lanefs_sync::lanes::LaneGuard;
@@ -61,7 +62,9 @@ impl<'v> Op<'v> {
     }
 
     /// Appends the operation's group to the lane's log: step 6.
-    pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
+    ///
+    /// Returns where it lies.
+    pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) -> SoleGroup {
         debug_assert!(!effects.is_empty(), "an operation without effect");
         debug_assert_eq!(usize::from(version.lane), self.lane, "a version of another lane");
         debug_assert!(version.ts > self.log.last_ts, "the lane's timestamps go back");
@@ -70,8 +73,22 @@ impl<'v> Op<'v> {
         if promised > 0 {
             self.log.promise(version.epoch, promised);
         }
-        self.log.append(version, effects);
+        let place = self.log.append(version, effects);
         debug_assert_eq!(self.log.last_ts, version.ts);
+        SoleGroup::at(self.lane, place)
+    }
+
+    /// Notes a change of a name or of rights. `again`: they had changed in the same epoch before.
+    #[inline]
+    pub fn note_change(&mut self, again: bool) {
+        self.log.undoes.changes += usize::from(again);
+    }
+
+    /// Notes that a name was removed.
+    #[inline]
+    pub fn note_removed(&mut self, removed: Removed) {
+        self.note_change(removed.again);
+        self.core.journal.count_names_removed(removed.freed);
     }
 
     /// Takes a fresh inode number, with its generation.
@@ -94,7 +111,7 @@ impl<'v> Op<'v> {
     fn check_number(&self, (ino, generation): (Ino, u32)) {
         let memfs = &self.core.memfs;
         debug_assert!(!ino.is_none() && generation > 0, "number {ino}, generation {generation}");
-        debug_assert!(!memfs.dead.lock().contains(&ino), "the end of inode {ino} is not folded");
+        debug_assert!(!memfs.dead.lock().contains(&ino.0), "the end of inode {ino} is not folded");
         debug_assert!(memfs.inodes.peek(ino, &crossbeam_epoch::pin()).is_none(), "inode {ino} is in memory");
     }
 

@@ -5,6 +5,8 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memfs::Inode;
 use crate::memfs::dir::{ALIVE, DEAD, DYING, Dir, Found, NotEmpty, hash_name, relax};
+use crate::oplog::buffer::SoleGroup;
+use crate::oplog::lane::Orphan;
 use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
@@ -102,34 +104,48 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
             continue;
         };
         debug_assert_eq!(e.cookie & !7, s.hash, "the name lies under another hash");
-        victim.named_by(op.lane, 0);
+        victim.note_lane(op.lane, 0);
         s.pdir.named_by(s.hash, op.lane, 0);
         let v = op.version(leaf.last_ts());
         debug_assert!(v.epoch >= victim.born, "inode {} loses a name before it was made", victim.ino);
-        victim.named_by(op.lane, v.epoch);
+        victim.note_lane(op.lane, v.epoch);
         s.pdir.named_by(s.hash, op.lane, v.epoch);
         let cookie = e.cookie;
-        core.journal.count_names_removed(leaf.remove(e, v.epoch, op.lane));
+        let removed = leaf.remove(e, v.epoch, op.lane);
         op.log.thin(parent);
         leaf.stamp(v.epoch, v.ts);
-        op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
+        op.note_removed(removed);
+        let group = op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
         drop(leaf);
-        lose_link(&mut op, victim, v.epoch, now);
+        lose_link_by(&mut op, victim, v.epoch, group, now);
         s.pinode.note_change(s.pdir, cookie, now, 0);
         op.dirty_dir(s.pinode, s.pdir, s.hash);
         return Ok(());
     }
 }
 
-/// Takes a link from a file; without any left it is an orphan.
+/// Takes a link from a file; without any left it is an orphan. More than the group of an unlink(2)
+/// names the file.
 pub(crate) fn lose_link(op: &mut Op<'_>, victim: &Inode, epoch: u64, now: i64) {
+    lose_link_by(op, victim, epoch, SoleGroup::NONE, now);
+}
+
+/// Takes a link from a file; without any left it is an orphan. `removal`: the group that says so,
+/// if it says nothing else.
+fn lose_link_by(op: &mut Op<'_>, victim: &Inode, epoch: u64, removal: SoleGroup, now: i64) {
     debug_assert!(epoch > op.core.journal.folded(), "the loss of epoch {epoch} is logged just now");
+    let made = victim.sole_group().place();
+    let both_here = victim.born == epoch && made.is_some_and(|made| made.0 == op.lane);
     // SeqCst: pairs with the compare-exchange of link(2), which refuses an inode without names, and
     // with the reaper's look.
-    if victim.nlink.fetch_sub(1, SeqCst) == 1 {
+    let was_last = victim.nlink.fetch_sub(1, SeqCst) == 1;
+    if !was_last || !both_here || removal == SoleGroup::NONE {
+        victim.named_by(op.lane, epoch);
+    }
+    if was_last {
         // Who holds it open sees the time; nothing of it is written any more.
         victim.set_times(None, None, Some(now));
-        op.log.orphans.push((epoch, victim.ino));
+        op.log.orphans.push(Orphan { ino: victim.ino, removal });
     } else {
         op.changed(victim, now);
     }
@@ -189,12 +205,13 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
         victim.named_by(op.lane, v.epoch);
         s.pdir.named_by(s.hash, op.lane, v.epoch);
         let cookie = e.cookie;
-        core.journal.count_names_removed(leaf.remove(e, v.epoch, op.lane));
+        let removed = leaf.remove(e, v.epoch, op.lane);
+        op.note_removed(removed);
         op.log.thin(parent);
         leaf.stamp(v.epoch, v.ts);
         op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
         drop(leaf);
-        retire_dir(&mut op, victim, vdir, v.epoch, now);
+        retire_dir(&mut op, victim, vdir, now);
         s.pinode.note_change(s.pdir, cookie, now, -1);
         op.dirty_dir(s.pinode, s.pdir, s.hash);
         return Ok(());
@@ -202,13 +219,13 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
 }
 
 /// Retires a directory that was closed by [`close_empty`] and has lost its name.
-pub(crate) fn retire_dir(op: &mut Op<'_>, victim: &Inode, vdir: &Dir, epoch: u64, now: i64) {
+pub(crate) fn retire_dir(op: &mut Op<'_>, victim: &Inode, vdir: &Dir, now: i64) {
     debug_assert_eq!(vdir.state.load(SeqCst), DYING, "directory {} was not closed", victim.ino);
     debug_assert!(victim.dir().is_some_and(|d| std::ptr::eq(d, vdir)), "another inode's directory");
     victim.set_times(None, None, Some(now));
     victim.nlink.store(0, SeqCst);
     vdir.state.store(DEAD, SeqCst);
-    op.log.orphans.push((epoch, victim.ino));
+    op.log.orphans.push(Orphan { ino: victim.ino, removal: SoleGroup::NONE });
 }
 
 /// Marks a directory DYING and checks that it is empty. On success nothing can be added any more;

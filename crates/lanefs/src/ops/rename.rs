@@ -364,7 +364,7 @@ fn rename_locked(
     pair.raise();
     match dst {
         Some(e) => {
-            e.touch(v.epoch, op.lane);
+            op.note_change(e.touch(v.epoch, op.lane));
             e.set_target(Some((moved.ino, kind)));
         }
         None => {
@@ -381,12 +381,12 @@ fn rename_locked(
     let comes = left.map(|inode| (inode.ino, inode.kind));
     let back = match there.filter(|_| exchange).or(comes) {
         Some((ino, k)) => {
-            src.touch(v.epoch, op.lane);
+            op.note_change(src.touch(v.epoch, op.lane));
             src.set_target(Some((ino, k)));
             Effect::Set { dir: from.0, cookie: src_cookie, name: from.1, ino, old: moved.ino, kind: k }
         }
         None => {
-            core.journal.count_names_removed(pair.a().remove(src, v.epoch, op.lane));
+            op.note_removed(pair.a().remove(src, v.epoch, op.lane));
             op.log.thin(from.0);
             Effect::Clr { dir: from.0, cookie: src_cookie, name: from.1, old: moved.ino, kind }
         }
@@ -453,7 +453,7 @@ fn after_rename(
         }
         Some((c, FileKind::Dir)) => {
             if let Some(d) = c.dir() {
-                remove::retire_dir(op, c, d, epoch, now);
+                remove::retire_dir(op, c, d, now);
             }
         }
         Some((c, _)) => remove::lose_link(op, c, epoch, now),

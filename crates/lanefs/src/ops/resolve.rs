@@ -134,7 +134,7 @@ fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Inode> {
     if let Some(c) = core.memfs.inodes.get(ino, guard) {
         return if c.has(FREED) { posix(libc::ESTALE) } else { Ok(c) };
     }
-    if core.memfs.dead.lock().contains(&ino) {
+    if core.memfs.dead.lock().contains(&ino.0) {
         return posix(libc::ESTALE);
     }
     let Some(image) = core.store.load_inode(ino)? else { return posix(libc::ESTALE) };

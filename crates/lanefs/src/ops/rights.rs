@@ -170,6 +170,7 @@ pub(crate) fn try_rights(
     inode.named_by(op.lane, v.epoch);
     inode.set_owner_mode(r.mode, r.uid, r.gid, r.drop, true);
     publish();
+    op.note_change(inode.rights_epoch.load(Relaxed) == v.epoch);
     inode.rights_changed(v.epoch, v.ts);
     let (mode, uid, gid) = (inode.mode(), inode.uid(), inode.gid());
     let generation = inode.generation;

@@ -141,7 +141,7 @@ fn forget_dead(persist: &Persist, folded: u64) {
     };
     let mut dead = persist.memfs.dead.lock();
     for ino in ended {
-        let was_there = dead.remove(&ino);
+        let was_there = dead.remove(&ino.0);
         debug_assert!(was_there, "number {ino} was given out before its end was folded");
     }
     let left = dead.len();

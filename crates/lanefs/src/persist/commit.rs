@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! flush     what was renamed over files is made durable (persist::replaced); no lock is held
-//! seal      under the backlog's lock: the epoch ends, its groups are taken from the lanes and
-//!           absorbed
+//! seal      under the backlog's lock: the epoch ends, its groups are taken from the lanes, and
+//!           absorbed if they undo each other
 //! place     under the backlog's lock: its shares get their places in the mlogs, with the batch of
 //!           the caller's inode, if there is one
 //! write     without a lock: one request and one flush; other epochs are sealed, placed and written
@@ -33,7 +33,7 @@
 
 use super::replaced::ReplacedFlushed;
 use crate::core::backlog::{Backlog, Committed, InFlight, Unfinished};
-use crate::oplog::buffer::Sealed;
+use crate::oplog::buffer::{Sealed, Undone};
 use crate::oplog::lane::note_lost;
 use crate::persist::Persist;
 use crate::persist::replaced;
@@ -147,7 +147,7 @@ pub(super) fn free_space_for_epoch(
     hard: bool,
 ) -> Result<()> {
     let sealed =
-        if hard { persist.journal.backlog.lock().sealed.as_ref().map_or(0, |s| s.groups.len()) } else { 0 };
+        if hard { persist.journal.backlog.lock().sealed.as_ref().map_or(0, Unfinished::bytes) } else { 0 };
     match persist.store.make_room_for_epoch((replaced.open_bytes + sealed) as u64, hard) {
         Err(StoreError::NoSpace) => Ok(()),
         r => r,
@@ -232,21 +232,30 @@ fn seal(persist: &Persist, backlog: &mut Backlog, replaced: &ReplacedFlushed<'_>
     backlog.check_next(epoch);
     debug_assert!(epoch > persist.journal.committed(), "epoch {epoch} was committed before it ended");
     debug_assert!(taken.len() <= replaced.lanes, "a lane has two buffers of epoch {epoch}");
-    let mut chunks: Vec<Arc<Vec<u8>>> = Vec::new();
-    let mut promised = 0;
+    let mut groups: Vec<Arc<Vec<u8>>> = Vec::new();
+    let (mut promised, mut undone, mut count) = (0, Undone::default(), 0);
     for s in &taken {
         let b = s.lock();
         debug_assert_eq!(b.epoch, epoch, "a lane gave another epoch's groups");
-        chunks.extend_from_slice(b.chunks());
+        count += b.take_part(&mut groups);
         promised += b.promised;
+        undone += b.undone;
     }
-    let groups = match chunks.is_empty() {
-        true => Vec::new(),
-        false => fold::absorb(&chunks.iter().map(|c| c.as_slice()).collect::<Vec<_>>())?,
-    };
+    if is_worth_absorbing(undone, count) {
+        let absorbed = fold::absorb(&groups.iter().map(|c| c.as_slice()).collect::<Vec<_>>())?;
+        groups = vec![Arc::new(absorbed)];
+    }
     backlog.sealed = Some(Unfinished { epoch, groups, promised });
     backlog.last = Some(Instant::now());
     Ok(epoch)
+}
+
+/// Returns whether the groups of an epoch, `count` of them, are absorbed before they are written.
+/// All that an epoch both made and ended is: the accounts of promised blocks rest on it
+/// (`persist::reaper`, 5). Else it costs more than it saves while few groups go with it.
+fn is_worth_absorbing(undone: Undone, count: usize) -> bool {
+    debug_assert!(undone.changes <= count * 2, "{undone:?} by {count} groups");
+    undone.inodes > 0 || undone.changes > count / 4
 }
 
 /// Gives the epoch that is sealed its places, and the transaction, unless the epoch is empty.
@@ -262,10 +271,14 @@ fn place<'v>(
     } else {
         let part = Some(persist.options.commit_part).filter(|n| *n > 0).unwrap_or(PART);
         let parts = parts(&sealed.groups, part, persist.journal.lanes.len());
-        debug_assert!(!parts.is_empty(), "groups are in no part");
+        debug_assert_eq!(
+            parts.iter().map(|p| p.1.len()).sum::<usize>(),
+            sealed.bytes(),
+            "groups are left out"
+        );
         debug_assert!(with.as_ref().is_none_or(|t| t.durable), "it is flushed with the epoch");
         begun.with = with.is_some();
-        persist.store.begin_epoch(sealed.epoch, parts, with).inspect_err(|_| begun.with = false)?
+        persist.store.begin_epoch(sealed.epoch, &parts, with).inspect_err(|_| begun.with = false)?
     };
     let Some(Unfinished { epoch, promised, .. }) = backlog.sealed.take() else { return Ok(()) };
     debug_assert!(write.is_some() || !begun.with, "the transaction was not begun with an empty epoch");
@@ -328,24 +341,30 @@ pub(super) fn wait_committed(persist: &Persist, epoch: u64) -> Result<()> {
     persist.store.healthy()
 }
 
-/// Cuts encoded groups into parts of at least `part` bytes at group boundaries.
-fn parts(bytes: &[u8], part: usize, lanes: usize) -> Vec<(usize, Vec<u8>)> {
+/// Cuts encoded groups into parts of at least `part` bytes at group boundaries, and deals these out
+/// to the lanes. A part may come in several pieces.
+fn parts(chunks: &[Arc<Vec<u8>>], part: usize, lanes: usize) -> Vec<(usize, &[u8])> {
     debug_assert!(part > 0 && lanes > 0, "parts of {part} bytes for {lanes} lanes");
-    let mut out = Vec::new();
-    let mut start = 0;
-    let mut at = 0;
-    for g in lanefs_format::record::groups(bytes).flatten() {
-        if at - start >= part {
-            out.push((out.len() % lanes, bytes[start..at].to_vec()));
-            start = at;
+    let mut out: Vec<(usize, &[u8])> = Vec::new();
+    let (mut number, mut size) = (0, 0);
+    for chunk in chunks {
+        let (mut start, mut at) = (0, 0);
+        // What fits is not looked into.
+        let cut = if size + chunk.len() > part { &chunk[..] } else { &[] };
+        for g in lanefs_format::record::groups(cut).flatten() {
+            if size + at - start >= part {
+                if at > start {
+                    out.push((number % lanes, &chunk[start..at]));
+                }
+                (start, number, size) = (at, number + 1, 0);
+            }
+            at += g.bytes.len();
         }
-        at += g.bytes.len();
+        if start < chunk.len() {
+            out.push((number % lanes, &chunk[start..]));
+        }
+        size += chunk.len() - start;
     }
-    if at > start {
-        out.push((out.len() % lanes, bytes[start..at].to_vec()));
-    }
-    debug_assert_eq!(out.iter().map(|p| p.1.len()).sum::<usize>(), bytes.len(), "groups are left out");
-    debug_assert!(out.iter().rev().skip(1).all(|p| p.1.len() >= part), "a part before the last is small");
     out
 }
 

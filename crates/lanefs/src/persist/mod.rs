@@ -51,6 +51,8 @@ pub(crate) mod service;
 mod stream;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod undone_tests;
 pub(crate) mod unsynced;
 pub(crate) mod writeback;
 

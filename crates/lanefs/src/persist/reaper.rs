@@ -15,6 +15,8 @@
 //! 4. The others get a DEAD group. Their inodes stay, marked, until that group is committed: no
 //!    pending group names them then. The number answers ESTALE (`MemFs::dead`) until it is folded,
 //!    and only then it can be given out again.
+//!    If an inode was made and lost its only name in one lane and in the epoch that still runs,
+//!    both groups are voided before: the log has nothing else of it then.
 //! 5. An inode that was made and ended since the last fold never gets a block: when its DEAD is
 //!    committed, every fold to come meets both groups. The block that was promised at its making
 //!    goes back then, not at the checkpoint: files that live for a moment would fill a small volume
@@ -22,23 +24,32 @@
 
 use crate::core::page_store;
 use crate::error::Result;
+use crate::memfs::Inode;
 use crate::memfs::inode::{ENDED, FREED};
+use crate::oplog::buffer::SoleGroup;
+use crate::oplog::lane::Orphan;
 use crate::ops::Op;
 use crate::persist::Persist;
-use crossbeam_epoch::Guard;
 use lanefs_format::Ino;
 use lanefs_format::record::Effect;
-use std::collections::{BTreeMap, HashSet};
+use lanefs_sync::hash::WordSet;
+use lanefs_sync::lock::MutexGuard;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// Inodes whose ends are logged as one group.
+const TOGETHER: usize = 64;
+const _: () = assert!(TOGETHER * 16 < lanefs_format::record::GROUP_MAX / 2, "their ends fit in a group");
 
 /// The inodes that are about to end, and those that ended and are not folded.
 #[derive(Default)]
 pub(crate) struct Reaper {
     /// Waiting for their grace to pass. The flag is stored by the collector with Release once
     /// whoever was pinned is gone, and loaded with Acquire: what they did is seen then.
-    staged: Option<(Arc<AtomicBool>, Vec<Ino>)>,
+    staged: Option<(Arc<AtomicBool>, Vec<Orphan>)>,
     /// Unlinked and open.
     open: Vec<Ino>,
     /// Freed, by epoch of the DEAD group; not folded yet.
@@ -142,12 +153,11 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
             debug_assert!(last <= most, "{last} of {most} inodes ended");
             reaped += last;
         }
-        let mut list = std::mem::take(&mut r.open);
+        let open = std::mem::take(&mut r.open).into_iter();
+        let mut list: Vec<Orphan> = open.map(|ino| Orphan { ino, removal: SoleGroup::NONE }).collect();
         let open_only = list.len();
         for lane in 0..persist.journal.lanes.len() {
-            list.extend(
-                std::mem::take(&mut persist.journal.lanes.lock(lane).orphans).into_iter().map(|o| o.1),
-            );
+            list.append(&mut persist.journal.lanes.lock(lane).orphans);
         }
         if list.is_empty() {
             return Ok(reaped);
@@ -224,8 +234,8 @@ fn give_back_of(persist: &Persist, r: &mut Reaper) -> u64 {
 }
 
 /// Returns every inode that some handle holds open.
-fn open_inodes(persist: &Persist) -> HashSet<u64> {
-    let mut open = HashSet::new();
+fn open_inodes(persist: &Persist) -> WordSet {
+    let mut open = WordSet::default();
     for lane in 0..persist.journal.lanes.len() {
         persist.journal.lanes.shared(lane).slots.collect(&mut open);
     }
@@ -234,14 +244,15 @@ fn open_inodes(persist: &Persist) -> HashSet<u64> {
 
 /// Ends those inodes of a list that nobody knows any more; returns how many. The others go on with
 /// those that are open.
-fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize> {
+fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usize> {
     debug_assert!(r.staged.is_none(), "another list waits for its grace");
     let guard = crossbeam_epoch::pin();
     let keeper = persist.keeper.lock();
     let kept = |ino: Ino| keeper.as_ref().is_some_and(|keeps| keeps(ino));
     let open = open_inodes(persist);
-    let mut doomed: Vec<Ino> = Vec::with_capacity(list.len());
-    for ino in list {
+    let mut doomed: Vec<Orphan> = Vec::with_capacity(list.len());
+    for o in list {
+        let ino = o.ino;
         // A link may have been added through an open handle, and a number may be on the list
         // twice.
         let Some(c) = persist.memfs.inodes.get(ino, &guard).filter(|c| c.nlink.load(Ordering::SeqCst) == 0)
@@ -251,43 +262,34 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
         if open.contains(&ino.0) || kept(ino) {
             r.open.push(ino);
         } else if c.life.fetch_or(FREED, Ordering::SeqCst) & FREED == 0 {
-            doomed.push(ino);
+            doomed.push(o);
         }
     }
     let open = if doomed.is_empty() { open } else { open_inodes(persist) };
-    let folded = persist.journal.folded();
     let mut n = 0;
-    for ino in doomed {
-        let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
-        // Who is writing it back may have captured it before: an update behind the fold of its
-        // end would bring its number to life again.
-        let not_written = inode.sync_lock.try_lock();
-        let is_named = inode.nlink.load(Ordering::SeqCst) != 0;
-        if open.contains(&ino.0) || is_named || kept(ino) || not_written.is_none() {
-            inode.clear(FREED);
-            if inode.nlink.load(Ordering::SeqCst) == 0 {
-                r.open.push(ino);
+    for some in doomed.chunks(TOGETHER) {
+        let mut ended: SmallVec<[(&Inode, MutexGuard<'_, ()>); TOGETHER]> = SmallVec::new();
+        for &Orphan { ino, removal } in some {
+            let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
+            // Who is writing it back may have captured it before: an update behind the fold of its
+            // end would bring its number to life again.
+            let not_written = inode.sync_lock.try_lock();
+            let is_named = inode.nlink.load(Ordering::SeqCst) != 0;
+            match not_written.filter(|_| !open.contains(&ino.0) && !is_named && !kept(ino)) {
+                Some(not_written) => {
+                    void_groups(persist, inode, removal);
+                    ended.push((inode, not_written));
+                }
+                None => {
+                    inode.clear(FREED);
+                    if inode.nlink.load(Ordering::SeqCst) == 0 {
+                        r.open.push(ino);
+                    }
+                }
             }
-            continue;
         }
-        let epoch = log_dead(persist, inode, &guard);
-        debug_assert!(epoch > folded, "the end of inode {ino} was folded before it was logged");
-        debug_assert!(!inode.has(ENDED), "inode {ino} ends twice");
-        inode.set(ENDED);
-        drop(not_written);
-        r.blocks += inode.stat().blocks / 8;
-        if let Some(d) = inode.data() {
-            d.drop_all(&page_store::data_ctx(persist, inode));
-        }
-        inode.drop_stamps();
-        let is_first = persist.memfs.dead.lock().insert(ino);
-        debug_assert!(is_first, "4: number {ino} was given out again before its end was folded");
-        r.freed.push((epoch, ino));
-        r.buried.push((epoch, ino));
-        if inode.born > folded {
-            r.note_unmade(epoch, inode.born);
-        }
-        n += 1;
+        n += ended.len();
+        end(persist, r, &ended);
     }
     // A file that got and lost names while it was open is on the list more than once.
     r.open.sort_unstable();
@@ -296,18 +298,70 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
     Ok(n)
 }
 
-/// Logs the end of an inode; returns its epoch.
-fn log_dead(persist: &Persist, inode: &crate::memfs::Inode, _guard: &Guard) -> u64 {
-    debug_assert!(inode.has(FREED), "3: who finds inode {} would go on with it", inode.ino);
-    debug_assert_eq!(inode.nlink.load(Ordering::SeqCst), 0, "inode {} has a name", inode.ino);
+/// Ends inodes that nobody knows any more, and whose locks against being written back are held.
+fn end(persist: &Persist, r: &mut Reaper, ended: &[(&Inode, MutexGuard<'_, ()>)]) {
+    if ended.is_empty() {
+        return;
+    }
+    let folded = persist.journal.folded();
+    let epoch = log_dead(persist, ended);
+    debug_assert!(epoch > folded, "the end of an inode was folded before it was logged");
+    for (inode, _) in ended {
+        debug_assert!(!inode.has(ENDED), "inode {} ends twice", inode.ino);
+        inode.set(ENDED);
+        r.blocks += inode.stat().blocks / 8;
+        if let Some(d) = inode.data() {
+            d.drop_all(&page_store::data_ctx(persist, inode));
+        }
+        inode.drop_stamps();
+        r.freed.push((epoch, inode.ino));
+        r.buried.push((epoch, inode.ino));
+        if inode.born > folded {
+            // What was voided was as good as ended in its own epoch: no fold was to make it.
+            let ended = if inode.sole_group() == SoleGroup::VOID { inode.born } else { epoch };
+            r.note_unmade(ended, inode.born);
+        }
+    }
+    let mut dead = persist.memfs.dead.lock();
+    for (inode, _) in ended {
+        let is_first = dead.insert(inode.ino.0);
+        debug_assert!(is_first, "4: number {} was given out before its end was folded", inode.ino);
+    }
+}
+
+/// Voids the groups that made an inode and took its only name, if their epoch still runs. Nobody
+/// knows the inode any more, so no other group comes to name it.
+fn void_groups(persist: &Persist, inode: &Inode, removal: SoleGroup) {
+    debug_assert!(inode.has(FREED), "somebody may be about to log a change of inode {}", inode.ino);
+    let (Some((lane, made)), Some((there, removed))) = (inode.sole_group().place(), removal.place()) else {
+        return;
+    };
+    debug_assert_eq!(lane, there, "another lane took the name: its group is one more");
+    if persist.journal.lanes.lock(lane).void_both(inode.born, made, removed) {
+        inode.set_sole_group(SoleGroup::VOID);
+    }
+}
+
+/// Logs the end of inodes, as one group; returns its epoch.
+fn log_dead(persist: &Persist, ended: &[(&Inode, MutexGuard<'_, ()>)]) -> u64 {
     let mut op = Op::begin(persist);
-    inode.named_by(op.lane, 0);
+    for (inode, _) in ended {
+        debug_assert!(inode.has(FREED), "3: who finds inode {} would go on with it", inode.ino);
+        debug_assert_eq!(inode.nlink.load(Ordering::SeqCst), 0, "inode {} has a name", inode.ino);
+        inode.note_lane(op.lane, 0);
+    }
     // Whoever asks for durability asks for names: the end of a file that has none is nobody's
     // concern.
     let v = op.version_unasked();
-    debug_assert!(v.epoch >= inode.born, "inode {} ends before it was made", inode.ino);
-    inode.named_by(op.lane, v.epoch);
-    op.append(v, &[Effect::Dead { ino: inode.ino, generation: inode.generation }]);
+    let mut effects: SmallVec<[Effect<'_>; TOGETHER]> = SmallVec::new();
+    for (inode, _) in ended {
+        debug_assert!(v.epoch >= inode.born, "inode {} ends before it was made", inode.ino);
+        inode.note_lane(op.lane, v.epoch);
+        let is_logged = inode.sole_group() != SoleGroup::VOID;
+        op.log.undoes.inodes += usize::from(is_logged && inode.born == v.epoch);
+        effects.push(Effect::Dead { ino: inode.ino, generation: inode.generation });
+    }
+    op.append(v, &effects);
     v.epoch
 }
 

@@ -210,6 +210,9 @@ fn look_for(fault: Library) -> Look {
             ]
         }
         C::RightsNotLogged => l.scripts = &["creat /a 10; sync; chmod /a 600; mkdir /d; fsyncdir /"],
+        C::VoidedAmongOthers => {
+            l.scripts = &["creat /a 10; rename /a /b; unlink /b; tick; sync; ckpt; creat /b 10; sync; ckpt"]
+        }
         C::RangeMisnamed => (l.scripts, l.config.blocks) = (RANGE, 384),
         C::FlushErrorHidden | C::WriteErrorHidden | C::SpaceWithoutEnd => l.with = With::Simulation,
         C::UncheckedBlock => l.with = With::Medium,

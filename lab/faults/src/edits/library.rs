@@ -7,6 +7,7 @@ const OPS_RIGHTS: &str = "crates/lanefs/src/ops/rights.rs";
 const OPS_REMOVE: &str = "crates/lanefs/src/ops/remove.rs";
 const OPS_RENAME: &str = "crates/lanefs/src/ops/rename.rs";
 const OPS_OP: &str = "crates/lanefs/src/ops/op.rs";
+const MEMFS_INODE: &str = "crates/lanefs/src/memfs/inode.rs";
 const PERSIST_REPLACED: &str = "crates/lanefs/src/persist/replaced.rs";
 const PERSIST_WRITEBACK: &str = "crates/lanefs/src/persist/writeback.rs";
 const PERSIST_CAPTURE: &str = "crates/lanefs/src/persist/capture.rs";
@@ -78,6 +79,12 @@ if $PLANTED {
     return Version { epoch, ts: self.core.clock.now(), lane: self.lane as u16 };
 }
 let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);",
+    },
+    Edit {
+        fault: Fault::VoidedAmongOthers,
+        file: MEMFS_INODE,
+        from: "if self.sole_group() != SoleGroup::VOID {",
+        to: "if self.sole_group() != SoleGroup::VOID && !$PLANTED {",
     },
     Edit {
         fault: Fault::RenameWithoutContent,

@@ -17,7 +17,6 @@ use crate::engine::checkpoint::Checkpoints;
 use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
 use crate::inodes::cache::CachedInode;
-use crate::log::io::Write;
 use crate::log::message::Placed;
 use crate::log::mlog::Mlog;
 use crate::log::section::Flight;
@@ -91,10 +90,7 @@ impl Checkpoints<'_> {
         );
         // What has a place is written in any case: its links may be part of a chain that others
         // rely on.
-        let blocks: Vec<_> = placed.iter().flat_map(|p| self.log.encode_placed(p)).collect();
-        let reqs: Vec<Write<'_>> =
-            blocks.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
-        let written = self.log.io.write(&reqs);
+        let written = self.log.write_placed(placed.iter());
         self.log.links_answered(&placed);
         written?;
         drop(flights);

@@ -158,17 +158,19 @@ impl Entry {
 
     /// Notes a change in `epoch` by `lane` (leaf locked; lock-free readers read `lanes` and `epoch`
     /// only for closures and eviction, both of which take the lane's or the leaf's lock afterwards:
-    /// Relaxed is enough).
-    pub fn touch(&self, epoch: u64, lane: usize) {
+    /// Relaxed is enough). Returns whether it had changed in that epoch before.
+    pub fn touch(&self, epoch: u64, lane: usize) -> bool {
         debug_assert!(lane < lanefs_sync::MAX_LANES);
         debug_assert!(epoch >= self.epoch.load(Relaxed), "an operation of an epoch before the last");
         debug_assert!(epoch >= self.born.load(Relaxed), "a name changes before it is born");
+        let again = self.epoch.load(Relaxed) == epoch;
         self.epoch.store(epoch, Relaxed);
         let bit = 1u64 << (lane & 63);
         let old = self.lanes.load(Relaxed);
         if old & bit == 0 {
             self.lanes.store(old | bit, Relaxed);
         }
+        again
     }
 
     /// Returns the memory that an entry takes, in bytes, with its share of the tables of leaves: a

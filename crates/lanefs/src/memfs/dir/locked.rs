@@ -85,6 +85,15 @@ impl Dir {
     }
 }
 
+/// What came of a removal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Removed {
+    /// The bytes that left memory: none if a tombstone stays (invariant 4).
+    pub freed: usize,
+    /// The name had changed in the same epoch before.
+    pub again: bool,
+}
+
 /// Why a directory may not be removed (yet).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotEmpty {
@@ -167,12 +176,11 @@ impl<'g> LockedLeaf<'g> {
         unsafe { &*p }
     }
 
-    /// Takes a name away in `epoch`. Returns the bytes that leave memory with it: none if a
-    /// tombstone has to stay (invariant 4).
-    pub fn remove(&self, e: &Entry, epoch: u64, lane: usize) -> usize {
+    /// Takes a name away in `epoch`.
+    pub fn remove(&self, e: &Entry, epoch: u64, lane: usize) -> Removed {
         debug_assert!(e.target().is_some(), "it is a tombstone already");
         debug_assert!(self.find(e.cookie, e.name.as_slice()).is_some_and(|own| std::ptr::eq(own, e)));
-        e.touch(epoch, lane);
+        let again = e.touch(epoch, lane);
         e.set_target(None);
         let mut freed = 0;
         if self.is_complete() || e.born.load(Relaxed) == epoch {
@@ -181,7 +189,7 @@ impl<'g> LockedLeaf<'g> {
             debug_assert_eq!(n, 1, "it is not in the chain");
         }
         self.leaf.check_chain(self.level);
-        freed
+        Removed { freed, again }
     }
 
     /// Notes an operation at (epoch, ts) on a name of this leaf.

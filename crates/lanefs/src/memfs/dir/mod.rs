@@ -50,7 +50,7 @@ pub(crate) use entry::Entry;
 use entry::{Head, Leaf, SPLIT_AT, Table, slot};
 pub(crate) use list::Step;
 pub(crate) use load::Bucket;
-pub(crate) use locked::{LockedPair, NotEmpty};
+pub(crate) use locked::{LockedPair, NotEmpty, Removed};
 pub(crate) use moment::Moment;
 
 use super::stamps::NO_TIME;

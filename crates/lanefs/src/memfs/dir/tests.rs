@@ -244,8 +244,7 @@ fn the_store_brings_no_name_back_that_is_removed() {
     let names: Vec<_> = names.take(10).collect();
     let mut stored: Vec<_> = names.iter().map(|n| (hash_name(KEY, n), n)).collect();
     stored.sort();
-    let entries: Vec<_> =
-        stored.iter().map(|(c, n)| (*c, Ino(7), FileKind::File, n.as_slice())).collect();
+    let entries: Vec<_> = stored.iter().map(|(c, n)| (*c, Ino(7), FileKind::File, n.as_slice())).collect();
     let bucket = Bucket { lowest: 0, highest: (1 << 63) - 1, entries: &entries };
     // Names of a complete leaf leave nothing behind, those of another one do.
     for complete in [true, false] {

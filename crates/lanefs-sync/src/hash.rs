@@ -1,12 +1,12 @@
 //! Maps and sets of words, with a hash that costs one multiplication.
 
-use lanefs_sync::random::spread;
+use crate::random::spread;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Spreads a word with one multiplication.
 #[derive(Default, Clone)]
-pub(crate) struct WordHasher(u64);
+pub struct WordHasher(u64);
 
 impl Hasher for WordHasher {
     fn finish(&self) -> u64 {
@@ -24,6 +24,6 @@ impl Hasher for WordHasher {
 }
 
 /// A map whose keys are words.
-pub(crate) type WordMap<V> = HashMap<u64, V, BuildHasherDefault<WordHasher>>;
+pub type WordMap<V> = HashMap<u64, V, BuildHasherDefault<WordHasher>>;
 /// A set of words.
-pub(crate) type WordSet = HashSet<u64, BuildHasherDefault<WordHasher>>;
+pub type WordSet = HashSet<u64, BuildHasherDefault<WordHasher>>;

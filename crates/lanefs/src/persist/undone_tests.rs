@@ -1,0 +1,202 @@
+//! Tests of what an epoch both does and undoes: what the log has of it, and what is left after a
+//! crash.
+
+use super::{commit, reaper};
+use crate::{Fs, MountOptions, OpenOptions, Order, Volume};
+use lanefs_format::record::{Effect, groups};
+use lanefs_store::device::{Device, MemoryDevice, MemoryImage};
+use lanefs_store::{FormatOptions, Store};
+use std::sync::Arc;
+
+/// A volume without a background, and its device.
+fn volume(order: Order) -> (Volume, Arc<MemoryDevice>) {
+    let device = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+    let d: Arc<dyn Device> = device.clone();
+    Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
+    (Volume::open_devices(vec![d], &options(order)).unwrap(), device)
+}
+
+fn options(order: Order) -> MountOptions {
+    MountOptions { background: false, lanes: 4, order, ..MountOptions::default() }
+}
+
+/// The names of the root after a crash now.
+fn after_crash(device: &MemoryDevice) -> Vec<String> {
+    let left = MemoryImage::capture(device).unwrap().fork().unwrap();
+    let v = Volume::open_devices(vec![Arc::new(left)], &options(Order::Ordered)).unwrap();
+    names(&v.fs())
+}
+
+fn names(fs: &Fs) -> Vec<String> {
+    let names = fs.read_dir("/").unwrap().map(|e| e.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|n| n.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Returns what waits for the fold: new inodes, names that come, names that go, and ends.
+fn logged(v: &Volume) -> [usize; 4] {
+    let backlog = v.0.persist.journal.backlog.lock();
+    let mut n = [0; 4];
+    for effect in backlog.groups.iter().flat_map(|c| &c.groups).flat_map(|g| groups(g)) {
+        for e in effect.unwrap().effects() {
+            match e.unwrap() {
+                Effect::New { .. } => n[0] += 1,
+                Effect::Set { .. } => n[1] += 1,
+                Effect::Clr { .. } => n[2] += 1,
+                Effect::Dead { .. } => n[3] += 1,
+                _ => {}
+            }
+        }
+    }
+    n
+}
+
+/// Half of what a program writes of the log may be files that are gone by then.
+#[test]
+fn of_a_file_that_came_and_went_the_log_has_its_number() {
+    for order in [Order::Ordered, Order::Relaxed] {
+        let (v, device) = volume(order);
+        let (fs, persist) = (v.fs(), &v.0.persist);
+        for n in 0..100 {
+            fs.write(format!("/{n}"), b"content").unwrap();
+            if n >= 10 {
+                fs.unlink(format!("/{}", n - 10)).unwrap();
+            }
+        }
+        let promised = persist.store.space().reserved;
+        assert_eq!(reaper::reap(persist, true).unwrap(), 90);
+        commit::seal_and_commit(persist).unwrap();
+        assert_eq!(logged(&v), [10, 10, 0, 90], "{order:?}");
+        assert_eq!(reaper::release_cancelled(persist), 90);
+        assert!(persist.store.space().reserved <= promised - 90, "what no fold will write is promised");
+        let left = names(&fs);
+        assert_eq!((left.len(), after_crash(&device)), (10, left.clone()));
+        v.checkpoint().unwrap();
+        assert_eq!(after_crash(&device), left);
+        // What is open when it goes is there for who has it, as long as that is.
+        let open = fs.create("/open").unwrap();
+        fs.unlink("/open").unwrap();
+        assert_eq!(reaper::reap(persist, true).unwrap(), 0);
+        commit::seal_and_commit(persist).unwrap();
+        open.write_all_at(b"still", 0).unwrap();
+        v.checkpoint().unwrap();
+        assert_eq!(open.stat().unwrap().size, 5);
+        drop(open);
+        assert_eq!(reaper::reap(persist, true).unwrap(), 1);
+        // Their numbers are free.
+        for n in 0..100 {
+            fs.write(format!("/again-{n}"), b"content").unwrap();
+        }
+        v.sync().unwrap();
+        assert_eq!(after_crash(&device).len(), 110);
+    }
+}
+
+/// What an fsync has written of an epoch is undone by that epoch's commit alone.
+#[test]
+fn what_an_fsync_has_promised_is_taken_back_by_the_log() {
+    let (v, device) = volume(Order::Relaxed);
+    let fs = v.fs();
+    let f = fs.create("/f").unwrap();
+    fs.create("/g").unwrap();
+    f.sync_all().unwrap();
+    assert!(after_crash(&device).contains(&"f".to_owned()));
+    fs.unlink("/f").unwrap();
+    fs.unlink("/g").unwrap();
+    v.sync().unwrap();
+    assert_eq!((names(&fs), after_crash(&device)), (vec![], vec![]));
+}
+
+/// A file that has another name, or had one, is more than one group.
+#[test]
+fn a_file_stays_whose_first_name_goes() {
+    for epochs in [false, true] {
+        let (v, device) = volume(Order::Ordered);
+        let fs = v.fs();
+        let seal = || epochs.then(|| commit::seal_and_commit(&v.0.persist).unwrap());
+        for n in 0..5 {
+            fs.create(format!("/first-{n}")).unwrap();
+            seal();
+        }
+        fs.link("/first-0", "/link").unwrap();
+        fs.rename("/first-1", "/moved").unwrap();
+        fs.rename("/first-2", "/first-3").unwrap();
+        seal();
+        fs.unlink("/first-0").unwrap();
+        fs.rename("/moved", "/first-1").unwrap();
+        fs.link("/first-4", "/gone").unwrap();
+        fs.unlink("/gone").unwrap();
+        v.sync().unwrap();
+        let left = ["first-1", "first-3", "first-4", "link"];
+        assert_eq!((names(&fs), after_crash(&device)), (left.map(String::from).to_vec(), names(&fs)));
+        for name in left {
+            fs.unlink(format!("/{name}")).unwrap();
+        }
+        v.sync().unwrap();
+        assert_eq!(after_crash(&device), Vec::<String>::new());
+    }
+}
+
+/// Another thread's log has nothing of the file's making.
+#[test]
+fn another_thread_removes_what_one_has_made() {
+    let (v, device) = volume(Order::Ordered);
+    let fs = v.fs();
+    for n in 0..20 {
+        fs.create(format!("/{n}")).unwrap();
+    }
+    std::thread::scope(|s| {
+        s.spawn(|| (0..10).for_each(|n| fs.unlink(format!("/{n}")).unwrap()));
+    });
+    let open = fs.open("/10", OpenOptions::new().read(true)).unwrap();
+    fs.unlink("/10").unwrap();
+    v.sync().unwrap();
+    assert_eq!((after_crash(&device).len(), names(&fs).len()), (9, 9));
+    drop(open);
+    reaper::reap(&v.0.persist, true).unwrap();
+    v.sync().unwrap();
+    v.checkpoint().unwrap();
+    assert_eq!(after_crash(&device), names(&fs));
+}
+
+/// An epoch in which nothing is undone is written as the lanes have it; with an inode that it both
+/// made and ended it is absorbed.
+#[test]
+fn ends_of_what_an_epoch_made_are_absorbed() {
+    let (v, device) = volume(Order::Ordered);
+    let (fs, persist) = (v.fs(), &v.0.persist);
+    fs.create("/a").unwrap();
+    fs.link("/a", "/b").unwrap();
+    fs.unlink("/a").unwrap();
+    fs.unlink("/b").unwrap();
+    assert_eq!(reaper::reap(persist, true).unwrap(), 1);
+    commit::seal_and_commit(persist).unwrap();
+    assert_eq!(logged(&v), [0, 0, 0, 1]);
+    assert_eq!(reaper::release_cancelled(persist), 1);
+    v.checkpoint().unwrap();
+    assert_eq!(after_crash(&device), Vec::<String>::new());
+}
+
+/// Who changes the same thing all the time would fill the log with it.
+#[test]
+fn of_many_changes_of_one_thing_the_log_has_the_last() {
+    let (v, device) = volume(Order::Ordered);
+    let (fs, persist) = (v.fs(), &v.0.persist);
+    fs.create("/f").unwrap();
+    fs.create("/g").unwrap();
+    v.sync().unwrap();
+    v.checkpoint().unwrap();
+    for n in 0..1000 {
+        fs.chmod("/f", 0o600 | n & 7).unwrap();
+        fs.rename("/g", "/h").unwrap();
+        fs.rename("/h", "/g").unwrap();
+    }
+    let before = persist.journal.open_log_bytes();
+    commit::seal_and_commit(persist).unwrap();
+    let after = persist.journal.log_bytes();
+    assert!(before > 10_000 && after < 200, "{before} bytes were logged, {after} are left");
+    let left = MemoryImage::capture(&device).unwrap().fork().unwrap();
+    let v = Volume::open_devices(vec![Arc::new(left)], &options(Order::Ordered)).unwrap();
+    assert_eq!(v.fs().stat("/f").unwrap().mode & 0o777, 0o600 | 999 & 7);
+}
