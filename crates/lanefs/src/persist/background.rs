@@ -1,5 +1,8 @@
-//! The thread that does the work nobody asked for: reaping, writing back, committing,
-//! checkpointing, cleaning, reclaiming. (Files that grow fast are written back by another,
+//! The work that nobody asked for, and the threads that do it.
+//!
+//! One thread ends inodes and commits. Another writes back, folds, cleans and reclaims, which may
+//! take seconds: commits go on beside it, and what is logged is durable within the time that was
+//! promised, whatever the other is at. (Files that grow fast are written back by a third,
 //! [`super::ahead`].)
 
 use crate::core::memory;
@@ -12,15 +15,15 @@ use crate::persist::checkpoint;
 use crate::persist::commit;
 use crate::persist::reaper;
 use crate::persist::reclaim;
+use crate::persist::worker::{self, Rounds, Worker};
 use crate::persist::writeback;
 use lanefs_store::Pressure;
-use lanefs_sync::lock::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use lanefs_sync::lock::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The time between two looks of the thread.
+/// The time between two looks of a thread.
 const TICK: Duration = Duration::from_millis(200);
 /// The same while so much is logged between two looks that a commit is due at each.
 const BUSY_TICK: Duration = Duration::from_millis(20);
@@ -39,63 +42,55 @@ const _: () = assert!(TICK.as_millis() < QUIET_AFTER.as_millis(), "a quiet time 
 const _: () = assert!(QUIET_AFTER.as_millis() < CHECKPOINT_AFTER.as_millis(), "else it would never be due");
 const _: () = assert!((QUIET_BYTES as u64) < LOG_LIMIT, "else the log would be too long before");
 
-/// The background thread and what it shares with those who wake it. On lines of its own: the
+/// The background threads and what they share with those who wake them. On lines of its own: the
 /// allocator would put beside it what has other writers.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Background {
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// It is time to end. Written once, by who ends the thread, before it wakes it. SeqCst: it
-    /// happens once, and who finds it set starts to wait for no round any more.
-    stop: AtomicBool,
-    woken: Mutex<bool>,
-    wake: Condvar,
-    /// Much is logged between two rounds. Written and read by the background thread, and by calls
-    /// of `Volume::tick`. Relaxed: a hint how long to sleep.
+    /// Ends inodes and commits.
+    committer: Arc<Worker>,
+    /// Writes back, folds, cleans and reclaims. What it does may take seconds.
+    folder: Arc<Worker>,
+    /// Much is logged between two rounds. Written by the committer, and by calls of `Volume::tick`;
+    /// read by both threads. Relaxed: a hint how long to sleep.
     busy: AtomicBool,
-    /// Wakes those who wait for a round.
-    rounds: Condvar,
+    /// Commits that had something to write. Written by who commits because it is due. Relaxed: the
+    /// folder compares it with what it was.
+    changes: AtomicU64,
+    /// What `changes` was at the folder's last round.
+    changes_seen: Mutex<u64>,
     pub(super) last_checkpoint: Mutex<Option<Instant>>,
     /// When it was last looked whether the logs are quiet.
     last_mark: Mutex<Option<Instant>>,
 }
 
 impl Background {
-    /// Wakes the thread for a round, unless it has been woken.
+    /// Wakes the threads for a round, unless they have been woken.
     pub fn wake(&self) {
-        let mut w = self.woken.lock();
-        if !*w {
-            *w = true;
-            self.wake.notify_one();
-        }
+        self.committer.wake();
+        self.folder.wake();
     }
 
-    /// Wakes the thread and waits for a round of it, a moment at most.
+    /// Wakes the threads and waits for a round of the one that frees memory and space, a moment at
+    /// most.
     pub fn wake_and_wait(&self) {
         lanefs_sync::about_to_wait();
-        if self.thread.lock().is_none() {
+        if !self.is_running() {
             return;
         }
-        self.wake();
-        let mut w = self.woken.lock();
-        self.rounds.wait_for(&mut w, Duration::from_millis(50));
+        self.committer.wake();
+        self.folder.wake_and_wait(Duration::from_millis(50));
     }
 
-    /// Returns whether there is a thread that does the work.
+    /// Returns whether there are threads that do the work.
     pub fn is_running(&self) -> bool {
-        self.thread.lock().is_some() && !self.stop.load(Ordering::SeqCst)
+        self.folder.is_running()
     }
 
     /// Ends the threads and waits for them.
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.wake();
-        let t = self.thread.lock().take();
-        if let Some(t) = t
-            && t.thread().id() != std::thread::current().id()
-        {
-            let _ = t.join();
-        }
+        self.committer.stop();
+        self.folder.stop();
         debug_assert!(!self.is_running(), "who waits for a round would wait in vain");
     }
 }
@@ -105,27 +100,55 @@ pub(crate) fn start_background(persist: &Arc<Persist>) -> Result<()> {
     if !persist.options.background || persist.options.read_only {
         return Ok(());
     }
-    let (weak, background) = (Arc::downgrade(persist), persist.background.clone());
-    let t = std::thread::Builder::new()
-        .name("lanefs".into())
-        .spawn(move || run(&weak, &background))
-        .map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-    let before = persist.background.thread.lock().replace(t);
-    debug_assert!(before.is_none(), "a volume has one such thread");
-    drop(before);
-    ahead::start_ahead(persist).map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-    Ok(())
+    let start = || {
+        worker::start(
+            persist,
+            "lanefs",
+            &persist.background.folder,
+            Rounds { round: |p| fold_round(p, false), pause },
+        )?;
+        worker::start(
+            persist,
+            "lanefs-log",
+            &persist.background.committer,
+            Rounds { round: |p| commit_round(p, false), pause },
+        )?;
+        ahead::start_ahead(persist)
+    };
+    start().map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))
 }
 
-/// Does one round. `all`: does everything that could be done, whatever its age (tests and
-/// simulation).
+/// Returns how long a thread that has done a round waits for the next.
+fn pause(persist: &Persist) -> Duration {
+    match memory::callers_wait(persist) {
+        true => Duration::from_millis(1),
+        false if persist.background.busy.load(Ordering::Relaxed) => BUSY_TICK,
+        false => TICK,
+    }
+}
+
+/// Does one round of all threads. `all`: does everything that could be done, whatever its age
+/// (tests and simulation).
 pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
+    commit_round(persist, all)?;
+    fold_round(persist, all)
+}
+
+/// Does one round of the thread that ends inodes and commits.
+fn commit_round(persist: &Persist, all: bool) -> Result<()> {
     if persist.options.read_only {
         return Ok(());
     }
-    // Nothing was changed since the last commit: looked at before there is another one.
-    let is_quiet = persist.journal.open_log_bytes() == 0;
     reaper::reap(persist, all)?;
+    let last = persist.journal.backlog.lock().last;
+    commit_if_due(persist, last, all)
+}
+
+/// Does one round of the thread that writes back, folds, cleans and reclaims.
+fn fold_round(persist: &Persist, all: bool) -> Result<()> {
+    if persist.options.read_only {
+        return Ok(());
+    }
     writeback::collect_dirty(persist);
     let over = memory::meta_is_over(persist);
     // Inodes that are dirty (an access time is enough) cannot leave memory.
@@ -139,12 +162,8 @@ pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
     let lane = persist.journal.lanes.mine();
     persist.memfs.frames.reclaim(lane, persist.memfs.frames.frames() / 64);
     memory::update_throttle(persist);
-    let (last, bytes) = {
-        let b = persist.journal.backlog.lock();
-        (b.last, b.bytes)
-    };
-    // An epoch without names is next to nothing.
-    let mut worked = commit_if_due(persist, last, all)? && !is_quiet;
+    let bytes = persist.journal.backlog.lock().bytes;
+    let is_quiet = is_quiet(persist);
     let p = persist.store.pressure();
     let low = p.free_segments < p.low_water;
     let due = is_checkpoint_due(persist, &p, bytes, is_quiet);
@@ -157,6 +176,7 @@ pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
     if over {
         persist.store.shrink();
     }
+    let mut worked = !is_quiet;
     if due || low || space::log_needs_fold(persist) || over && is_memory_held(persist) || all {
         fold_and_collect(persist)?;
         worked = true;
@@ -172,18 +192,29 @@ pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
     Ok(cleaned?)
 }
 
-/// Commits the running epoch if much is logged or the `last` commit is long ago; returns whether it
-/// was. `all`: in any case.
-fn commit_if_due(persist: &Persist, last: Option<Instant>, all: bool) -> Result<bool> {
-    let busy = persist.journal.open_log_bytes() > memory::commit_bytes(persist);
+/// Returns whether nothing was logged since the folder's last round.
+fn is_quiet(persist: &Persist) -> bool {
+    let background = &persist.background;
+    let now = background.changes.load(Ordering::Relaxed);
+    let before = std::mem::replace(&mut *background.changes_seen.lock(), now);
+    debug_assert!(before <= now, "commits are only added");
+    before == now && persist.journal.open_log_bytes() == 0
+}
+
+/// Commits the running epoch if much is logged or the `last` commit is long ago. `all`: in any
+/// case.
+fn commit_if_due(persist: &Persist, last: Option<Instant>, all: bool) -> Result<()> {
+    let logged = persist.journal.open_log_bytes();
+    let busy = logged > memory::commit_bytes(persist);
     persist.background.busy.store(busy, Ordering::Relaxed);
     let due = all || busy || last.is_none_or(|t| t.elapsed() >= persist.options.commit_interval);
     if due {
+        persist.background.changes.fetch_add(u64::from(logged > 0), Ordering::Relaxed);
         commit::seal_and_commit(persist)?;
         reaper::release_cancelled(persist);
         persist.journal.let_go_of_committed();
     }
-    Ok(due)
+    Ok(())
 }
 
 /// Returns whether a checkpoint is due for the log that has to be recovered without it, or for what
@@ -249,34 +280,42 @@ fn write_back_old(persist: &Persist, age: Duration) {
     }
 }
 
-/// Does round after round, as the thread, until that is stopped or the volume is gone.
-fn run(weak: &Weak<Persist>, background: &Background) {
-    loop {
-        let Some(persist) = weak.upgrade() else { return };
-        debug_assert!(!crossbeam_epoch::is_pinned(), "a round keeps the collector from going on");
-        if persist.background.stop.load(Ordering::SeqCst) {
-            return;
-        }
-        if let Err(e) = tick(&persist, false) {
-            if persist.check_alive().is_err() {
-                return;
-            }
-            tracing::error!("background work: {e}");
-        }
-        let hurry = memory::callers_wait(&persist);
-        // The wait keeps nothing alive but the condition itself.
-        drop(persist);
-        background.rounds.notify_all();
-        let pause = match hurry {
-            true => Duration::from_millis(1),
-            false if background.busy.load(Ordering::Relaxed) => BUSY_TICK,
-            false => TICK,
+#[cfg(test)]
+mod tests {
+    use super::CHECKPOINT_AFTER;
+    use crate::{MountOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Store};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    /// A fold may take seconds. What was logged meanwhile was committed behind it.
+    #[test]
+    fn commits_go_on_beside_a_checkpoint() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let options = MountOptions { commit_interval: Duration::from_millis(10), ..MountOptions::default() };
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let (fs, persist) = (v.fs(), &v.0.persist);
+        let is_committed = |name: &str| {
+            fs.create(name).unwrap();
+            let epoch = persist.journal.epochs.current();
+            persist.background.wake();
+            (0..6000).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                persist.journal.committed() >= epoch
+            })
         };
-        let mut w = background.woken.lock();
-        if !*w {
-            background.wake.wait_for(&mut w, pause);
+        assert!(is_committed("/a"));
+        // As long as this is held, the thread that folds is in the middle of it.
+        let held = persist.checkpointing.lock();
+        let Some(before) = Instant::now().checked_sub(CHECKPOINT_AFTER * 2) else { return };
+        *persist.background.last_checkpoint.lock() = Some(before);
+        for name in ["/b", "/c", "/d"] {
+            assert!(is_committed(name), "{name} waits for the checkpoint");
+            std::thread::sleep(Duration::from_millis(300));
         }
-        *w = false;
-        drop(w);
+        drop(held);
+        v.close().unwrap();
     }
 }

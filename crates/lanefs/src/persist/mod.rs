@@ -29,7 +29,7 @@
 //! ahead       files that grow are written while they grow
 //! reclaim     clean inodes and names leave memory
 //! free        what was removed counts as free
-//! background  the thread that does all of that unasked
+//! background  the threads that do all of that unasked
 //! service     what operations ask for, what the frame pool asks for, and the end
 //! ```
 
@@ -54,6 +54,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod undone_tests;
 pub(crate) mod unsynced;
+mod worker;
 pub(crate) mod writeback;
 
 use crate::core::Core;
@@ -95,7 +96,7 @@ pub(crate) struct Persist {
     pub report: OpenReport,
     /// Pages written back in one transaction.
     pub round_pages: usize,
-    /// Wakes the background thread.
+    /// The background threads, and what wakes them.
     pub background: Arc<Background>,
     /// The files that grow, and the thread that writes them.
     pub ahead: Arc<Ahead>,
