@@ -196,8 +196,16 @@ impl Radix {
         }
         let r = n.slots.get(slot_of(key, level));
         if r.is_none() {
-            let span = 1u64 << (FANOUT_BITS * u32::from(level));
-            return Found::Here(Walk::Gap((key | (span - 1)) + 1));
+            // As far as this node tells: who looks for what is mapped behind a file's end must not
+            // go through all that is not, child by child.
+            let bits = FANOUT_BITS * u32::from(level);
+            let (below, all) = (slot_of(key, level), (1u64 << (bits + FANOUT_BITS)) - 1);
+            let end = match n.slots.next_used(below) {
+                Some(s) => key & !all | (s as u64) << bits,
+                None => (key | all) + 1,
+            };
+            debug_assert!(end > key, "a gap of nothing at key {key}");
+            return Found::Here(Walk::Gap(end));
         }
         // `n` is the lowest node in memory on the way, so the child is not.
         let child = index_of(key, level - 1);
@@ -429,6 +437,44 @@ pub fn resolve<S, T>(
                 let block = source.read(w.r, w.what)?;
                 install(state, &w, &block)?;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanefs_format::BlockAddr;
+
+    /// A tree whose nodes are all in memory reads nothing.
+    struct Nothing;
+    impl BlockSource for Nothing {
+        fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+            unreachable!("{what} {} is read", r.addr)
+        }
+    }
+
+    /// Cutting the end off a file again and again went through all that its map had held: one step
+    /// for each node that is not there any more.
+    #[test]
+    fn a_gap_is_passed_over_at_once() {
+        let mut t = Radix::new(Tree::Map(Ino(20)));
+        let some = BlockRef { addr: BlockAddr(7), crc: 1 };
+        let far = (5 << 16) + (9 << 8) + 3;
+        for key in [0, far, 70 << 16] {
+            t.set(key, some, &Nothing).unwrap();
+        }
+        let gap = |key| match t.walk(key) {
+            Found::Here(Walk::Gap(end)) => end,
+            _ => panic!("key {key} is in no gap"),
+        };
+        assert_eq!((gap(256), gap(4 << 16)), (1 << 16, 5 << 16));
+        assert_eq!((gap(5 << 16), gap(far + 256)), (far & !255, 6 << 16));
+        assert_eq!((gap((70 << 16) + 256), gap(71 << 16)), (71 << 16, 1 << 24));
+        assert_eq!((gap(6 << 16), gap(1 << 24)), (70 << 16, u64::MAX));
+        for (from, found) in [(0, Some(0)), (1, Some(far)), (far + 1, Some(70 << 16)), ((70 << 16) + 1, None)]
+        {
+            assert!(matches!(t.next_used(from), Found::Here(f) if f == found), "from {from} on");
         }
     }
 }

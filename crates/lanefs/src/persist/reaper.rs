@@ -309,9 +309,11 @@ fn end(persist: &Persist, r: &mut Reaper, ended: &[(&Inode, MutexGuard<'_, ()>)]
     for (inode, _) in ended {
         debug_assert!(!inode.has(ENDED), "inode {} ends twice", inode.ino);
         inode.set(ENDED);
-        r.blocks += inode.stat().blocks / 8;
         if let Some(d) = inode.data() {
+            r.blocks += d.blocks();
             d.drop_all(&page_store::data_ctx(persist, inode));
+        } else if inode.dir().is_some() {
+            r.blocks += 1;
         }
         inode.drop_stamps();
         r.freed.push((epoch, inode.ino));
