@@ -140,7 +140,8 @@ fn commit_round(persist: &Persist, all: bool) -> Result<()> {
         return Ok(());
     }
     reaper::reap(persist, all)?;
-    let last = persist.journal.backlog.lock().last;
+    // A volume that was opened just now is as if it had committed then.
+    let last = *persist.journal.backlog.lock().last.get_or_insert_with(Instant::now);
     commit_if_due(persist, last, all)
 }
 
@@ -203,11 +204,11 @@ fn is_quiet(persist: &Persist) -> bool {
 
 /// Commits the running epoch if much is logged or the `last` commit is long ago. `all`: in any
 /// case.
-fn commit_if_due(persist: &Persist, last: Option<Instant>, all: bool) -> Result<()> {
+fn commit_if_due(persist: &Persist, last: Instant, all: bool) -> Result<()> {
     let logged = persist.journal.open_log_bytes();
     let busy = logged > memory::commit_bytes(persist);
     persist.background.busy.store(busy, Ordering::Relaxed);
-    let due = all || busy || last.is_none_or(|t| t.elapsed() >= persist.options.commit_interval);
+    let due = all || busy || last.elapsed() >= persist.options.commit_interval;
     if due {
         persist.background.changes.fetch_add(u64::from(logged > 0), Ordering::Relaxed);
         commit::seal_and_commit(persist)?;
