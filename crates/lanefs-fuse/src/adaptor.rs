@@ -4,6 +4,7 @@ use crate::MountConfig;
 use crate::aside::Aside;
 use crate::blocking_hook::about_to_wait;
 use crate::closing::Closing;
+use crate::counts::Counts;
 use crate::handles::{ASSUMED, Handle, Handles};
 use crate::known::Known;
 use crate::space::Space;
@@ -32,6 +33,7 @@ pub(crate) struct Adaptor {
     dirsync: bool,
     pub space: Arc<Space>,
     pub closing: Arc<Closing>,
+    pub counts: Arc<Counts>,
     /// Called when somebody who serves requests cannot go on.
     failed: OnceLock<Failed>,
     /// With `allow_root`: the only user beside root who may enter.
@@ -61,6 +63,7 @@ impl Adaptor {
             checks_flags: agreed.checks_flags,
             dirsync: config.dirsync || config.sync,
             closing,
+            counts: Arc::new(Counts::new()),
             failed: OnceLock::new(),
             space,
             only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),

@@ -25,6 +25,7 @@ mod aside;
 mod blocking_hook;
 pub mod change;
 mod closing;
+mod counts;
 mod handles;
 mod known;
 mod mount;
@@ -40,6 +41,7 @@ mod space;
 mod translate;
 mod wire;
 
+pub use counts::Requests;
 pub use options::{BadOption, IoUring, MountConfig};
 pub use session::{Session, Unmounter, mount, serve_as_flusher};
 pub use signals::{Signals, block_signals};

@@ -64,6 +64,7 @@ pub(crate) fn perform(
         reply.answer = Answer::Now;
         Err(Errno(libc::EIO))
     });
+    adaptor.counts.count(request, reply);
     debug_assert!(
         reply.answer == Answer::Now || (reply.entered.is_empty() && reply.opened.is_none()),
         "an answer that is not sent from here gives nothing to the kernel"

@@ -3,6 +3,7 @@
 use crate::MountConfig;
 use crate::adaptor::Adaptor;
 use crate::closing::Closing;
+use crate::counts::{Counts, Requests};
 use crate::mount::{Attached, attach};
 use crate::options::IoUring;
 use crate::readers;
@@ -22,6 +23,7 @@ pub struct Session {
     volume: Volume,
     unmounter: Unmounter,
     closing: Arc<Closing>,
+    counts: Arc<Counts>,
     serving: Option<JoinHandle<io::Result<()>>>,
     over: Receiver<Over>,
 }
@@ -94,8 +96,8 @@ pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Res
     // ever.
     let cut = unmounter.clone();
     adaptor.when_serving_fails(Box::new(move || cut.cut()));
-    let closing = Arc::clone(&adaptor.closing);
-    Ok(Session { volume, unmounter, closing, serving: Some(serving), over })
+    let (closing, counts) = (Arc::clone(&adaptor.closing), Arc::clone(&adaptor.counts));
+    Ok(Session { volume, unmounter, closing, counts, serving: Some(serving), over })
 }
 
 /// The kernel's switch for FUSE over io_uring.
@@ -198,6 +200,11 @@ impl Session {
     /// Returns what takes the mount down while another thread is in [`Session::join`].
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// Returns the requests that the mount has served so far. What is under way may be missing.
+    pub fn requests(&self) -> Requests {
+        self.counts.all()
     }
 
     /// Waits until the mount is gone: the volume has no user left, and [`Session::join`] only

@@ -28,6 +28,7 @@ const MEASUREMENTS: &[Measurement] = &[
     ("sparse", "a file of 100 GiB with holes, 128 MiB", |_| example("memory", &[])),
     ("mount-million", "a million files through a mount, 128 MiB; mounting with them", mount_million),
     ("mount-sparse", "a file of 100 GiB through a mount, 128 MiB", |_| through_mount("memory", &[])),
+    ("requests", "requests that the kernel makes of an operation, for each way to mount", |_| requests()),
     ("roundtrips", "metadata calls through the mount, beside an empty FUSE file system", |_| round_trips()),
     ("transports", "calls per second over io_uring, beside /dev/fuse", transports::run),
     ("mount-fsync", "fsync through the mount, beside the file system under the image", mount_fsync::run),
@@ -115,6 +116,12 @@ fn mount_million(quick: bool) -> Result<(), String> {
         volume.umount()?;
     }
     volume.fsck()
+}
+
+/// The table that a test of the mount holds to its ratchet.
+fn requests() -> Result<(), String> {
+    let test = ["test", "--release", "--quiet", "--package", "lanefs-fuse", "--test", "it", "--"];
+    run(cargo(&test).args(["--nocapture", "requests"]))
 }
 
 /// The same calls in a file system that does nothing and in LaneFS, in turn.

@@ -38,6 +38,7 @@ pub mod op {
     pub const GETXATTR: u32 = 22;
     pub const LISTXATTR: u32 = 23;
     pub const REMOVEXATTR: u32 = 24;
+    pub const FLUSH: u32 = 25;
     pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
@@ -45,6 +46,7 @@ pub mod op {
     pub const FSYNCDIR: u32 = 30;
     pub const ACCESS: u32 = 34;
     pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
     pub const IOCTL: u32 = 39;
     pub const BATCH_FORGET: u32 = 42;

@@ -98,7 +98,7 @@ impl<'a> Args<'a> {
     }
 
     /// Returns the number of bytes that are left.
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.first.len() + self.rest.len()
     }
 

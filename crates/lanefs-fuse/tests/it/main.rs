@@ -1,0 +1,4 @@
+//! The mount as a whole, in the process of its test.
+
+mod operations;
+mod requests;
