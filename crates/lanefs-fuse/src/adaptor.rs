@@ -8,10 +8,32 @@ use crate::counts::Counts;
 use crate::handles::{ASSUMED, Handle, Handles};
 use crate::known::Known;
 use crate::space::Space;
+use crate::sync_errors::SyncErrors;
+use crate::translate::root;
 use crate::wire::{Agreed, Device, Errno, Reply};
 use lanefs::{File, FileKind, Ino, Stat, Volume};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// The open file of a request.
+pub(crate) enum Opened<'h> {
+    /// That of a handle.
+    Held(&'h File),
+    /// One that is closed with the request.
+    Made(File),
+}
+
+impl Deref for Opened<'_> {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        match self {
+            Opened::Held(file) => file,
+            Opened::Made(file) => file,
+        }
+    }
+}
 
 type Wire<T> = std::result::Result<T, Errno>;
 
@@ -25,6 +47,9 @@ pub(crate) struct Adaptor {
     pub ttl: Duration,
     /// Whether the kernel gathers writes.
     pub writeback: bool,
+    /// Whether the kernel opens files without a request: no request has a handle then.
+    pub stateless: bool,
+    pub sync_errors: SyncErrors,
     /// Whether SETXATTR states when an ACL takes setgid away.
     pub setxattr_ext: bool,
     /// Whether the kernel checks who sets flags of an inode.
@@ -59,6 +84,8 @@ impl Adaptor {
             known,
             ttl: if config.allow_root { Duration::ZERO } else { config.ttl },
             writeback: agreed.writeback,
+            stateless: agreed.stateless,
+            sync_errors: SyncErrors::default(),
             setxattr_ext: agreed.setxattr_ext,
             checks_flags: agreed.checks_flags,
             dirsync: config.dirsync || config.sync,
@@ -79,6 +106,11 @@ impl Adaptor {
         debug_assert!(first, "once for a mount");
     }
 
+    /// Returns the inodes of which the kernel may hold unwritten pages.
+    pub(crate) fn may_be_held(&self) -> Vec<Ino> {
+        if self.stateless { self.known.cached() } else { self.handles.written() }
+    }
+
     /// Ends the mount because somebody who serves requests cannot go on: the others, who wait for
     /// some, are not to be left as if all were well.
     pub(crate) fn serving_failed(&self, error: &std::io::Error) {
@@ -94,9 +126,19 @@ impl Adaptor {
         self.volume.keep_unnamed(None);
     }
 
-    /// Returns the open file of a request.
-    pub(crate) fn file(&self, handle: u64) -> Wire<&File> {
-        self.handle(handle).map(|h| &h.file)
+    /// Returns the open file of a request about `ino`: that of its handle, or one that is opened
+    /// with `flags` for this request alone.
+    pub(crate) fn file(&self, ino: Ino, handle: u64, flags: i32) -> Wire<Opened<'_>> {
+        if !self.stateless {
+            return self.handle(handle).map(|h| Opened::Held(&h.file));
+        }
+        debug_assert_eq!(handle, 0, "no handle was given out");
+        // As root: the kernel has checked who may open it, and states what becomes of setuid.
+        let mut file = self.volume.node_open(&root(), ino, flags)?;
+        file.keep_privilege();
+        file.never_append();
+        debug_assert_eq!(file.ino(), ino);
+        Ok(Opened::Made(file))
     }
 
     /// Returns the handle of a request.
@@ -115,6 +157,11 @@ impl Adaptor {
         // (W2).
         file.never_append();
         let ino = file.ino();
+        if self.stateless {
+            // The kernel knows the inode, so it stays though nobody has it open here.
+            debug_assert!(self.known.knows(ino), "it was counted for this answer (K1)");
+            return reply.open_out(0, opened);
+        }
         reply.open_out(self.handles.insert(file, flags as i32 & libc::O_DIRECT != 0), opened)?;
         debug_assert!(reply.opened.is_some(), "nobody would release the handle");
         self.about_to_answer(ino);

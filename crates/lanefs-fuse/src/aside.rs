@@ -20,8 +20,12 @@
 //! A4 *Space.* Where little space is left, a file's pages are written back before its next write is
 //!    taken ([`crate::space`]).
 //!
+//! A5 *Flags.* Where files are opened without a request a file that becomes immutable takes no page
+//!    of the kernel's cache any more. So those that it has are written back before.
+//!
 //! A request that came through a ring has to be answered by the thread that has it; there another
-//! thread is started where none is left (`rings`), and it makes the calls of A1, A2 and A4 itself.
+//! thread is started where none is left (`rings`), and it makes the calls of A1, A2, A4 and A5
+//! itself.
 
 use crate::handles::{ASSUMED, Handles};
 use crate::space::Space;
@@ -51,6 +55,8 @@ pub(crate) enum What {
     Written { offset: u64, bytes: u32 },
     /// The attributes, for who is about to write (A4).
     Attributes { ttl: Duration },
+    /// That these flags were set (A5).
+    Flags(u32),
 }
 
 /// Something that the thread does.
@@ -71,7 +77,7 @@ pub(crate) struct Aside {
 }
 
 /// Returns the position of the data or the hole.
-pub(crate) fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -> Result<u64, Errno> {
+fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -> Result<u64, Errno> {
     // SAFETY: the handle of a request that is answered after this.
     let handle = unsafe { handles.get(handle) }.ok_or(Errno(libc::EBADF))?;
     Ok(handle.file.lseek(offset, whence)?)
@@ -81,6 +87,13 @@ pub(crate) fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -
 fn flush_kernel_pages(device: &Device, ino: Ino) {
     if let Err(e) = device.flush_kernel_pages(ino) {
         tracing::warn!("inode {}: its unwritten pages were not written back: {e}", ino.0);
+    }
+}
+
+/// Has the kernel ask for the attributes again.
+fn drop_attributes(device: &Device, ino: Ino) {
+    if let Err(e) = device.drop_attributes(ino) {
+        tracing::warn!("inode {}: the kernel may believe old attributes: {e}", ino.0);
     }
 }
 
@@ -164,9 +177,7 @@ impl Aside {
     /// Has the kernel ask for the attributes again. It waits for nothing, so anybody may call it,
     /// also within a request.
     pub(crate) fn attributes_changed(&self, ino: Ino) {
-        if let Err(e) = self.device.drop_attributes(ino) {
-            tracing::warn!("inode {}: the kernel may believe old attributes: {e}", ino.0);
-        }
+        drop_attributes(&self.device, ino);
     }
 
     /// Starts the thread.
@@ -193,6 +204,12 @@ impl Aside {
                         answer(&handles, handle, offset, whence).and_then(|at| reply.u64(at))
                     }
                     What::Attributes { ttl } => ask(&job.device, &space, job.ino, ttl, &mut reply),
+                    What::Flags(flags) => {
+                        flush_kernel_pages(&job.device, job.ino);
+                        let set = space.set_flags(job.ino, flags);
+                        drop_attributes(&job.device, job.ino);
+                        set.and_then(|()| reply.put(&[0; 16]))
+                    }
                     What::Written { offset, bytes } => {
                         drop_pages(&job.device, job.ino, offset, bytes);
                         reply.u32(bytes).and_then(|()| reply.u32(0))

@@ -1,8 +1,7 @@
 //! The end of a mount: what the kernel holds is written back, and the volume is closed.
 
 use crate::aside::Aside;
-use crate::handles::Handles;
-use lanefs::{Result, Volume};
+use lanefs::{Ino, Result, Volume};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -30,14 +29,14 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Has the kernel hand over all that it holds, until it holds nothing; no program's write is
-    /// taken meanwhile, nor does a page come back into its cache. Called by a thread that serves no
-    /// requests.
-    pub(crate) fn begin(&self, handles: &Handles, aside: &Aside) {
+    /// Has the kernel hand over all that it holds of the inodes that `written` returns, until it
+    /// holds nothing; no program's write is taken meanwhile, nor does a page come back into its
+    /// cache. Called by a thread that serves no requests.
+    pub(crate) fn begin(&self, written: impl Fn() -> Vec<Ino>, aside: &Aside) {
         self.begun.store(true, Ordering::SeqCst);
         loop {
             let before = self.writes.load(Ordering::SeqCst);
-            for ino in handles.written() {
+            for ino in written() {
                 // The attributes first: from then on a write(2) asks, and is refused.
                 aside.attributes_changed(ino);
                 aside.flush_kernel_pages(ino);

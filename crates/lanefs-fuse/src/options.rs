@@ -55,6 +55,9 @@ pub struct MountConfig {
     pub ttl: Duration,
     /// Let the kernel gather writes.
     pub writeback: bool,
+    /// Have the kernel open and close files without a request, where each write comes at once and
+    /// it can.
+    pub stateless: bool,
     /// Largest write request, in bytes.
     pub max_write: u32,
 }
@@ -79,6 +82,7 @@ impl Default for MountConfig {
             readers: 0,
             ttl: Duration::from_secs(3600),
             writeback: true,
+            stateless: false,
             max_write: 1 << 20,
         }
     }
@@ -161,8 +165,9 @@ impl MountConfig {
                 "sync" => self.sync = true,
                 "dirsync" => self.dirsync = true,
                 "auto_unmount" => self.auto_unmount = true,
-                "writeback" => self.writeback = true,
-                "nowriteback" => self.writeback = false,
+                "writeback" => self.take_profile(Some("gather")).ok_or_else(bad)?,
+                "nowriteback" => self.take_profile(Some("through")).ok_or_else(bad)?,
+                "profile" => self.take_profile(value).ok_or_else(bad)?,
                 "fsname" => self.source = value.ok_or_else(bad)?.to_string(),
                 // Written into the mount table, and passed by mount(8) when it mounts anew.
                 "subtype" | "user_id" | "group_id" | "max_read" | "blksize" => {}
@@ -197,6 +202,18 @@ impl MountConfig {
         Ok(rest)
     }
 
+    /// Has the kernel cache as the profile of this name says; `None` if there is none.
+    fn take_profile(&mut self, name: Option<&str>) -> Option<()> {
+        (self.writeback, self.stateless) = match name? {
+            "gather" => (true, false),
+            "through" => (false, false),
+            "stateless" => (false, true),
+            _ => return None,
+        };
+        debug_assert!(!(self.writeback && self.stateless), "who may hold what it gathers would be unknown");
+        Some(())
+    }
+
     /// Returns the flags of mount(2).
     pub fn flags(&self) -> MountFlags {
         let mut flags = MountFlags::empty();
@@ -212,6 +229,12 @@ impl MountConfig {
             flags.set(flag, on);
         }
         flags
+    }
+
+    /// Returns whether the kernel is to open files without a request. Not where it gathers writes:
+    /// who may hold some would be unknown. Nor where it is asked of each request who makes it.
+    pub(crate) fn stateless(&self) -> bool {
+        self.stateless && !self.writeback && !self.allow_root
     }
 
     /// Returns whether users other than the one who mounts may enter, for a mount made by user

@@ -134,7 +134,13 @@ mod tests {
         // It is read without an error, but what it gives is no request.
         let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
         let device = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
-        let agreed = Agreed { writeback: true, setxattr_ext: true, checks_flags: true, rings: false };
+        let agreed = Agreed {
+            writeback: true,
+            stateless: false,
+            setxattr_ext: true,
+            checks_flags: true,
+            rings: false,
+        };
         let adaptor = Arc::new(Adaptor::new(volume, &MountConfig::default(), agreed, Arc::clone(&device)));
         let cut = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&cut);

@@ -143,6 +143,7 @@ fn serve(
     let offer = Offer {
         max_write: config.max_write,
         writeback: config.writeback,
+        stateless: config.stateless(),
         rings,
         // Who enters has to be known of every request then.
         idmap: !config.allow_root,
@@ -298,7 +299,7 @@ impl Unmounter {
         let sync = || root.as_ref().map(rustix::fs::syncfs);
         sync();
         if let Some(adaptor) = self.adaptor.upgrade() {
-            adaptor.closing.begin(&adaptor.handles, &adaptor.aside);
+            adaptor.closing.begin(|| adaptor.may_be_held(), &adaptor.aside);
         }
         sync();
         drop(root);

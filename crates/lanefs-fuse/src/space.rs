@@ -28,6 +28,7 @@
 //!    preallocated behind its end is not among them: what is lent for its pages may be short in the
 //!    middle of a call, and a file is not found with a size that it never had (SEMANTICS F2).
 
+use crate::translate::root;
 use crate::wire::Errno;
 use lanefs::{Ino, Stat, Volume};
 use std::cell::Cell;
@@ -173,6 +174,11 @@ impl Space {
     /// Returns the attributes of an inode.
     pub(crate) fn stat(&self, ino: Ino) -> Result<Stat, Errno> {
         Ok(self.volume.node_stat(ino)?)
+    }
+
+    /// Sets the flags of an inode.
+    pub(crate) fn set_flags(&self, ino: Ino, flags: u32) -> Result<(), Errno> {
+        Ok(self.volume.node_set_flags(&root(), ino, flags)?)
     }
 
     /// Returns whether the file may be written where the reserve is not free (R6).

@@ -16,6 +16,7 @@ mod mount_files;
 mod mount_flags;
 mod mount_handles;
 mod mount_idmap;
+mod mount_open_files;
 mod mount_rights;
 mod mount_trim;
 mod mount_truth;

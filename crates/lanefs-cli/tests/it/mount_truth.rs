@@ -203,7 +203,7 @@ fn setuid_that_a_write_took_is_not_believed_any_more() {
 }
 
 /// Runs `f` in a thread that is an ordinary user: credentials are a thread's to the kernel.
-fn as_nobody<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+pub fn as_nobody<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|s| {
         s.spawn(|| {
             for call in [libc::SYS_setresgid, libc::SYS_setresuid] {

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-/// Makes two tests of each scenario: one reads requests from /dev/fuse, one has them come over
-/// io_uring.
+/// Makes three tests of each scenario: one reads requests from /dev/fuse, one has them come over
+/// io_uring, and one has the kernel open files without a request.
 macro_rules! on_each_transport {
     ($($scenario:ident),* $(,)?) => {
         mod from_dev_fuse {
@@ -23,6 +23,13 @@ macro_rules! on_each_transport {
                 Transport::Rings.run(super::$scenario);
             })*
         }
+        mod stateless {
+            use crate::transport::Transport;
+            $(#[test]
+            fn $scenario() {
+                Transport::Stateless.run(super::$scenario);
+            })*
+        }
     };
 }
 
@@ -30,6 +37,8 @@ macro_rules! on_each_transport {
 pub enum Transport {
     DevFuse,
     Rings,
+    /// From /dev/fuse, with another profile than the default.
+    Stateless,
 }
 
 thread_local! {
@@ -46,7 +55,12 @@ impl Transport {
         self == Transport::Rings
     }
     pub fn option(self) -> String {
-        format!("io_uring={}", if self.has_rings() { "on" } else { "off" })
+        match self {
+            Transport::DevFuse => "io_uring=off",
+            Transport::Rings => "io_uring=on",
+            Transport::Stateless => "io_uring=off,profile=stateless",
+        }
+        .to_string()
     }
     /// Runs a scenario, or says why it cannot be run.
     pub fn run(self, scenario: fn()) {

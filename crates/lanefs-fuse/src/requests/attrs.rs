@@ -15,9 +15,9 @@ use std::sync::Arc;
 /// Returns the attributes of an open file, or of an inode.
 fn stat(adaptor: &Adaptor, req: &Request<'_>, flags: u32, handle: u64) -> Wire<Stat> {
     if flags & GETATTR_FH != 0
-        && let Ok(file) = adaptor.file(handle)
+        && let Ok(handle) = adaptor.handle(handle)
     {
-        return Ok(file.stat()?);
+        return Ok(handle.file.stat()?);
     }
     let stat = adaptor.volume.node_stat(req.ino)?;
     debug_assert_eq!(stat.ino, req.ino);
@@ -99,9 +99,9 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
         kill_priv: has(fattr::KILL_SUIDGID),
     };
     let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
-    let stat = if has(fattr::FH) && set == times {
+    let stat = if has(fattr::FH) && set == times && !adaptor.stateless {
         // The times that the kernel kept for who wrote.
-        adaptor.file(handle)?.set_attr(&root(), &set)?
+        adaptor.handle(handle)?.file.set_attr(&root(), &set)?
     } else {
         rights::change(&adaptor.volume, req.ino, &set)?
     };

@@ -28,9 +28,22 @@
 //!    CREATE) may believe it, since the kernel asks for the blocks again behind each close; others
 //!    have to ask again.
 
+//!
+//! Where files are opened without a request (`profile=stateless`):
+//!
+//! N1 OPEN and CREATE are answered "not implemented" once: the kernel makes files by MKNOD then. So
+//!    no request has a handle, and no RELEASE comes (but for TMPFILE, of handle 0). A request opens
+//!    the inode for itself, as root: the kernel has checked who may (its `default_permissions`). An
+//!    inode without a name lives while the kernel knows it (`known`).
+//! N2 O_TRUNC comes as SETATTR, O_APPEND and O_NOATIME with each WRITE and READ.
+//! N3 What a flag of the inode (`i`, `a`) forbids a WRITE is refused, since nobody asks when it is
+//!    opened; also pages of the kernel's cache, which are written back before the flag is set.
+//! N4 The kernel does not gather what write(2) gives, so who has it open for writing need not be
+//!    known; only pages of maps are its own.
+
 use super::{Wire, rights};
 use crate::adaptor::Adaptor;
-use crate::aside::{self, Job, What};
+use crate::aside::{Job, What};
 use crate::blocking_hook::{about_to_wait, about_to_wait_for_requests};
 use crate::handles::ASSUMED;
 use crate::translate::root;
@@ -54,6 +67,10 @@ const _: () = assert!(KEPT.is_multiple_of(4096), "only whole pages go past the c
 const MADE: u64 = 8 << 10;
 
 pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    if adaptor.stateless {
+        // From now on the kernel opens files by itself (N1).
+        return Err(Errno(libc::ENOSYS));
+    }
     let mut a = req.args();
     let (flags, open_flags) = (a.u32()?, a.u32()?);
     // As root: the kernel has checked, and states what becomes of setuid.
@@ -81,6 +98,9 @@ fn assume_block(adaptor: &Adaptor, file: &File, stat: &mut Stat) {
 }
 
 pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    if adaptor.stateless {
+        return Err(Errno(libc::ENOSYS));
+    }
     let mut a = req.args();
     let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
     let name = a.name()?;
@@ -125,12 +145,23 @@ pub(super) fn release(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     Ok(())
 }
 
+/// Takes note that pages of a file are about to come into the kernel's cache.
+fn comes_into_cache(adaptor: &Adaptor, ino: Ino) {
+    if adaptor.stateless {
+        adaptor.known.comes_into_cache(ino);
+    } else {
+        adaptor.handles.is_read_into_cache(ino);
+    }
+}
+
 pub(super) fn read(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
-    let (file, offset, size) = (adaptor.file(a.u64()?)?, a.u64()?, a.u32()?);
+    let (handle, offset, size) = (a.u64()?, a.u64()?, a.u32()?);
     a.skip(12)?; // flags of the request, the owner of locks
-    if a.u32()? as i32 & libc::O_DIRECT == 0 {
-        adaptor.handles.is_read_into_cache(req.ino);
+    let flags = a.u32()? as i32;
+    let file = adaptor.file(req.ino, handle, libc::O_RDONLY | flags & libc::O_NOATIME)?;
+    if flags & libc::O_DIRECT == 0 {
+        comes_into_cache(adaptor, req.ino);
     }
     let space = reply.space(size as usize)?;
     let mut done = 0;
@@ -157,14 +188,18 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
     a.skip(4)?;
     let data = a.bytes(size as usize)?;
     let cached = how & WRITE_CACHE != 0;
-    let handle = adaptor.handle(handle)?;
-    let file = &handle.file;
+    // With a handle the flags count that it was opened with.
+    let append = if cached { libc::O_APPEND } else { flags & libc::O_APPEND };
+    let file = &*adaptor.file(req.ino, handle, libc::O_RDWR | append)?;
     // What the kernel has accepted is taken in any case; of another write the caller hears.
     if !cached {
         file.may_write()?;
     }
     if how & WRITE_KILL_SUIDGID != 0 {
         rights::kill_priv(&adaptor.volume, &adaptor.aside, req.ino)?;
+    }
+    if adaptor.stateless && flags & libc::O_DIRECT == 0 {
+        comes_into_cache(adaptor, req.ino);
     }
     let blocks = file.stat()?.blocks;
     // Writes to a file with setuid come through the kernel's cache one by one; it keeps their
@@ -198,7 +233,7 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
             about_to_wait();
             if flags & libc::O_SYNC == libc::O_SYNC { file.sync_all() } else { file.sync_data() }?;
         }
-        if flags & libc::O_DIRECT != 0 && handle.may_be_cached() {
+        if flags & libc::O_DIRECT != 0 && may_be_cached(adaptor, req.ino, handle)? {
             match origin {
                 Origin::Device(device) => {
                     reply.answer = Answer::Elsewhere;
@@ -216,20 +251,34 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
     reply.u32(0)
 }
 
+/// Returns whether pages that were just written past the kernel's cache may be in it, as they were.
+fn may_be_cached(adaptor: &Adaptor, ino: Ino, handle: u64) -> Wire<bool> {
+    match adaptor.stateless {
+        true => Ok(adaptor.known.is_cached(ino)),
+        false => Ok(adaptor.handle(handle)?.may_be_cached()),
+    }
+}
+
 pub(super) fn fsync(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let mut a = req.args();
-    let (file, how) = (adaptor.file(a.u64()?)?, a.u32()?);
+    let (file, how) = (adaptor.file(req.ino, a.u64()?, libc::O_RDONLY)?, a.u32()?);
     about_to_wait();
-    Ok(if how & FSYNC_FDATASYNC != 0 { file.sync_data() } else { file.sync_all() }?)
+    let synced = if how & FSYNC_FDATASYNC != 0 { file.sync_data() } else { file.sync_all() };
+    match adaptor.stateless {
+        true => adaptor.sync_errors.tell(req.ino, req.pid, synced.map_err(Errno::from)),
+        false => Ok(synced?),
+    }
 }
 
 pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let mut a = req.args();
-    let (file, offset, length, mode) = (adaptor.file(a.u64()?)?, a.u64()?, a.u64()?, a.u32()?);
+    // Open for appending: what an append-only file forbids is asked below.
+    let file = adaptor.file(req.ino, a.u64()?, libc::O_RDWR | libc::O_APPEND)?;
+    let (offset, length, mode) = (a.u64()?, a.u64()?, a.u32()?);
     rights::kill_priv_of(&adaptor.volume, &adaptor.aside, req, req.ino)?;
     // The kernel keeps the times of files that it caches writes of, and hands its own over.
     let allocate = if adaptor.writeback { File::allocate_back } else { File::allocate };
-    Ok(allocate(file, mode as i32, offset, length)?)
+    Ok(allocate(&file, mode as i32, offset, length)?)
 }
 
 pub(super) fn lseek(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
@@ -251,17 +300,19 @@ pub(super) fn lseek(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
             }
         }
     }
-    reply.u64(aside::answer(&adaptor.handles, handle, offset, whence)?)
+    reply.u64(adaptor.file(req.ino, handle, libc::O_RDONLY)?.lseek(offset, whence)?)
 }
 
 pub(super) fn copy_file_range(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
-    let (from, from_offset) = (adaptor.file(a.u64()?)?, a.u64()?);
-    let (to_ino, to, to_offset, len) = (Ino(a.u64()?), adaptor.file(a.u64()?)?, a.u64()?, a.u64()?);
+    let (from, from_offset) = (adaptor.file(req.ino, a.u64()?, libc::O_RDONLY)?, a.u64()?);
+    let to_ino = Ino(a.u64()?);
+    let to = adaptor.file(to_ino, a.u64()?, libc::O_RDWR)?;
+    let (to_offset, len) = (a.u64()?, a.u64()?);
     rights::kill_priv_of(&adaptor.volume, &adaptor.aside, req, to_ino)?;
     // The answer carries 32 bits; the caller comes back for the rest.
     let copy = if adaptor.writeback { File::copy_range_back_to } else { File::copy_range_to };
-    let n = copy(from, from_offset, to, to_offset, len.min(1 << 30))?;
+    let n = copy(&from, from_offset, &to, to_offset, len.min(1 << 30))?;
     debug_assert!(n <= len.min(1 << 30), "more was copied than was asked for");
     reply.u32(u32::try_from(n).map_err(|_| Errno(libc::EOVERFLOW))?)?;
     reply.u32(0)

@@ -132,19 +132,25 @@ fn run(seed: u64) {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
     let wire = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
     let writeback = rng.below(2) == 0;
-    let agreed = Agreed { writeback, setxattr_ext: false, checks_flags: true, rings: false };
+    let stateless = !writeback && rng.below(2) == 0;
+    let agreed = Agreed { writeback, stateless, setxattr_ext: false, checks_flags: true, rings: false };
     let adaptor = Adaptor::new(volume.clone(), &MountConfig::default(), agreed, wire.clone());
     let mut server = Server { adaptor, origin: Origin::Device(wire), unique: 0 };
     let cached = if writeback { WRITE_CACHE } else { 0 };
     let mut files: Vec<File> = (0..FILES)
         .map(|n| {
             let mut b = Vec::new();
-            [libc::O_RDWR as u32, 0o644, 0, 0].iter().for_each(|w| b.extend(w.to_ne_bytes()));
+            let (op, words) = match stateless {
+                true => (op::MKNOD, [libc::S_IFREG | 0o644, 0, 0, 0]),
+                false => (op::CREATE, [libc::O_RDWR as u32, 0o644, 0, 0]),
+            };
+            words.iter().for_each(|w| b.extend(w.to_ne_bytes()));
             b.extend(format!("f{n}\0").as_bytes());
-            let (answer, handle) = server.ask(op::CREATE, 1, &b).unwrap();
+            let (answer, handle) = server.ask(op, 1, &b).unwrap();
+            assert_eq!(handle.is_none(), stateless, "a handle that nobody would release");
             let ino = u64::from_ne_bytes(*answer.first_chunk().unwrap());
             let unit = Unit { now: vec![1], kept: vec![1] };
-            File { ino, handle: handle.unwrap(), units: vec![unit; UNITS] }
+            File { ino, handle: handle.unwrap_or(0), units: vec![unit; UNITS] }
         })
         .collect();
     for f in &files {
@@ -199,7 +205,8 @@ fn run(seed: u64) {
             8 => {
                 let mut result = server.fsync(f, rng.below(2) == 0);
                 if result == Err(libc::EIO) && !failing {
-                    // What failed meanwhile is told once.
+                    // What failed meanwhile is told once, also where no handle is known: all
+                    // requests here are those of one thread.
                     result = server.fsync(f, false);
                 }
                 if result.is_ok() {

@@ -142,8 +142,10 @@ fn run(seed: u64, requests: u64) {
     let volume = Volume::open_devices(vec![device], &options).unwrap();
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
     let wire = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
+    let writeback = rng.below(2) == 0;
     let agreed = Agreed {
-        writeback: rng.below(2) == 0,
+        writeback,
+        stateless: !writeback && rng.below(2) == 0,
         setxattr_ext: rng.below(2) == 0,
         checks_flags: true,
         rings: false,

@@ -8,14 +8,17 @@ use super::Wire;
 use super::flags::{self, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS};
 use crate::about::{ABOUT_SIZE, IOC_ABOUT, encode};
 use crate::adaptor::Adaptor;
-use crate::blocking_hook::about_to_wait;
+use crate::aside::{Job, What};
+use crate::blocking_hook::{about_to_wait, about_to_wait_for_requests};
 use crate::change::{self, CHANGE_SIZE, IOC_GROW, IOC_LABEL};
 use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
 use crate::translate::root;
 use crate::wire::abi::IOCTL_DIR;
-use crate::wire::{Errno, Reply, Request};
+use crate::wire::{Answer, Errno, Origin, Reply, Request};
 use crate::{IOC_FITRIM, IOC_GETPID, IOC_GOINGDOWN, IOC_SYNC};
 use lanefs::Cred;
+use lanefs::inode_flags::IMMUTABLE;
+use std::sync::Arc;
 
 /// The flag of the shutdown that has names that changed made durable first; without any flag, all
 /// there is.
@@ -36,12 +39,25 @@ struct Call<'a> {
     capacity: usize,
 }
 
-pub(super) fn ioctl(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+pub(super) fn ioctl(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
     let mut a = req.args();
     a.skip(8)?; // the handle
     let (flags, command, at) = (a.u32()?, a.u32()?, a.u64()?);
     let (size, capacity) = (a.u32()? as usize, a.u32()? as usize);
     let call = Call { is_dir: flags & IOCTL_DIR != 0, command, at, given: a.bytes(size)?, capacity };
+    if let Some(flags) = closing_flags(adaptor, req, &call)? {
+        match origin {
+            Origin::Device(device) => {
+                reply.answer = Answer::Elsewhere;
+                let (device, what) = (Arc::clone(device), What::Flags(flags));
+                return adaptor.aside.answer(Job { ino: req.ino, what, unique: req.unique, device });
+            }
+            Origin::Ring => {
+                about_to_wait_for_requests();
+                adaptor.aside.flush_kernel_pages(req.ino);
+            }
+        }
+    }
     let answer = answer_ioctl(adaptor, req, &call)?;
     let most = (command >> 16 & 0x3fff) as usize;
     debug_assert!(answer.len() <= most, "the command's number states the size of its argument");
@@ -91,6 +107,17 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
         IOC_FITRIM => trim(adaptor, req, call),
         _ => Err(Errno(libc::ENOTTY)),
     }
+}
+
+/// Returns the flags that the call sets if pages of the kernel's cache would be refused from then
+/// on (N3 of `requests::content`): what the kernel has accepted before has to be written first.
+fn closing_flags(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Option<u32>> {
+    let sets = matches!(call.command, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR);
+    if !sets || !adaptor.stateless || !adaptor.checks_flags || !adaptor.known.is_cached(req.ino) {
+        return Ok(None);
+    }
+    let flags = flags::decode(call.command, call.given)?;
+    Ok((flags & IMMUTABLE != 0).then_some(flags))
 }
 
 /// Sets flags of an inode, as chattr(1) asks for.

@@ -104,7 +104,7 @@ pub(crate) fn serve(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         op::LISTXATTR => attrs::listxattr(adaptor, req, reply),
         op::REMOVEXATTR => attrs::removexattr(adaptor, req),
         op::ACCESS => attrs::access(adaptor, req),
-        op::IOCTL => ioctl::ioctl(adaptor, req, reply),
+        op::IOCTL => ioctl::ioctl(adaptor, req, reply, origin),
         op::FALLOCATE => content::fallocate(adaptor, req),
         op::LSEEK => content::lseek(adaptor, req, reply, origin),
         op::COPY_FILE_RANGE => content::copy_file_range(adaptor, req, reply),

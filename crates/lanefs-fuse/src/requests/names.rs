@@ -55,16 +55,23 @@ fn make(
 pub(super) fn forget(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let mut a = req.args();
     if req.op == op::FORGET {
-        adaptor.known.forget(req.ino, a.u64()?);
+        forgotten(adaptor, req.ino, a.u64()?);
         return Ok(());
     }
     let count = a.u32()?;
     a.skip(4)?;
     for _ in 0..count {
         let (ino, times) = (Ino(a.u64()?), a.u64()?);
-        adaptor.known.forget(ino, times);
+        forgotten(adaptor, ino, times);
     }
     Ok(())
+}
+
+/// Takes note that the kernel has forgotten `times` answers about an inode.
+fn forgotten(adaptor: &Adaptor, ino: Ino, times: u64) {
+    if adaptor.known.forget(ino, times) {
+        adaptor.sync_errors.forget(ino);
+    }
 }
 
 pub(super) fn readlink(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {

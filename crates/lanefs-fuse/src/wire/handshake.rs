@@ -7,7 +7,6 @@ use std::io;
 /// The flags wanted of the kernel; those that it does not offer are left out.
 const WANTED: u64 = init::ASYNC_READ
     | init::ASYNC_DIO
-    | init::ATOMIC_O_TRUNC
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
     | init::MAX_PAGES
@@ -44,6 +43,8 @@ pub(crate) struct Offer {
     pub max_write: u32,
     /// The kernel may gather writes.
     pub writeback: bool,
+    /// Files may be opened and closed without a request.
+    pub stateless: bool,
     /// Requests may come over io_uring.
     pub rings: bool,
     /// The mount may be mapped to other owners. Requests that make no inode do not name their user
@@ -56,6 +57,8 @@ pub(crate) struct Offer {
 pub(crate) struct Agreed {
     /// The kernel gathers writes.
     pub writeback: bool,
+    /// The kernel opens files without a request once it was told so.
+    pub stateless: bool,
     /// SETXATTR carries flags of its own.
     pub setxattr_ext: bool,
     /// The kernel checks who sets flags of an inode.
@@ -112,8 +115,12 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
         return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's FUSE offers no ACLs"));
     }
     let mut wanted = WANTED;
+    let stateless = offer.stateless && offered & init::NO_OPEN_SUPPORT != 0;
     for (on, flag) in [
         (offer.writeback, init::WRITEBACK_CACHE),
+        (stateless, init::NO_OPEN_SUPPORT),
+        // With it the kernel leaves cutting a file to OPEN; without, SETATTR does that.
+        (!stateless, init::ATOMIC_O_TRUNC),
         (offer.rings, init::OVER_IO_URING),
         (offer.idmap, init::ALLOW_IDMAP),
     ] {
@@ -135,10 +142,12 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     debug_assert_eq!(flags & NEEDED, NEEDED);
     let agreed = Agreed {
         writeback: flags & init::WRITEBACK_CACHE != 0,
+        stateless,
         setxattr_ext: flags & init::SETXATTR_EXT != 0,
         checks_flags: minor >= MINOR_CHECKS_FLAGS,
         rings: flags & init::OVER_IO_URING != 0,
     };
+    debug_assert!(!agreed.stateless || flags & init::ATOMIC_O_TRUNC == 0, "nobody would cut the file");
     debug_assert!(offer.writeback || !agreed.writeback, "the kernel gathers what it was not offered to");
     debug_assert!(offer.rings || !agreed.rings, "the kernel would wait for rings that nobody registers");
     Ok(Some(agreed))
@@ -165,7 +174,8 @@ mod tests {
         words.iter().flat_map(|w| w.to_ne_bytes()).collect()
     }
 
-    const OFFER: Offer = Offer { max_write: 1 << 20, writeback: true, rings: true, idmap: true };
+    const OFFER: Offer =
+        Offer { max_write: 1 << 20, writeback: true, stateless: false, rings: true, idmap: true };
 
     fn agreed(words_in: &[u32], offer: Offer) -> (io::Result<Option<Agreed>>, Vec<u8>) {
         let mut bytes = ReplyBuffer::new(256);
@@ -180,7 +190,13 @@ mod tests {
         let (agreed, bytes) = agreed(&[7, 31, 4096, offered], OFFER);
         assert_eq!(
             agreed.unwrap(),
-            Some(Agreed { writeback: true, setxattr_ext: false, checks_flags: false, rings: false })
+            Some(Agreed {
+                writeback: true,
+                stateless: false,
+                setxattr_ext: false,
+                checks_flags: false,
+                rings: false
+            })
         );
         assert_eq!(bytes.len(), 16 + 64);
         let at = |n: usize| u32::from_ne_bytes(bytes[16 + 4 * n..20 + 4 * n].try_into().unwrap());
@@ -202,6 +218,20 @@ mod tests {
         assert!(!without.unwrap().unwrap().rings);
         let (old, _) = agreed(&all[..4], Offer { rings: false, ..OFFER });
         assert!(old.is_err(), "the second word is missing");
+    }
+
+    #[test]
+    fn files_open_without_a_request_only_if_both_want_it_and_then_setattr_cuts_them() {
+        let all = |more: u64| [7, 36, 4096, (NEEDED | init::ATOMIC_O_TRUNC | more) as u32];
+        let with = Offer { stateless: true, ..OFFER };
+        let flags = |offer, more| {
+            let (agreed, bytes) = agreed(&all(more), offer);
+            let flags = u32::from_ne_bytes(bytes[16 + 12..16 + 16].try_into().unwrap());
+            (agreed.unwrap().unwrap().stateless, u64::from(flags) & !NEEDED)
+        };
+        assert_eq!(flags(with, init::NO_OPEN_SUPPORT), (true, init::NO_OPEN_SUPPORT));
+        assert_eq!(flags(with, 0), (false, init::ATOMIC_O_TRUNC));
+        assert_eq!(flags(OFFER, init::NO_OPEN_SUPPORT), (false, init::ATOMIC_O_TRUNC));
     }
 
     #[test]

@@ -17,10 +17,10 @@ use std::time::Duration;
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/requests.ratchet.json");
 
 /// Options that change which requests come.
-const OPTIONS: &[&str] = &["writeback", "nowriteback"];
+const OPTIONS: &[&str] = &["profile=gather", "profile=through", "profile=stateless"];
 
 /// Those with which the kernel gathers writes.
-const GATHERS: &str = "writeback";
+const GATHERS: &str = "profile=gather";
 
 /// A volume in memory, and where it is mounted.
 struct Mounted {
