@@ -61,6 +61,8 @@ pub(crate) struct Adaptor {
     pub counts: Arc<Counts>,
     /// Called when somebody who serves requests cannot go on.
     failed: OnceLock<Failed>,
+    /// Whether nobody checks modes: then only root's requests are served.
+    pub unchecked: bool,
     /// With `allow_root`: the only user beside root who may enter.
     pub only: Option<u32>,
 }
@@ -93,6 +95,7 @@ impl Adaptor {
             counts: Arc::new(Counts::new()),
             failed: OnceLock::new(),
             space,
+            unchecked: config.is_unchecked(),
             only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),
         };
         debug_assert!(adaptor.only.is_none() || adaptor.ttl.is_zero(), "who enters is asked each time");

@@ -67,14 +67,15 @@ fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConf
     debug_assert_eq!(mode & libc::S_IFMT, libc::S_IFDIR, "a directory, as the volume's root");
     let device = Device::open()?;
     let mut data = format!(
-        "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
+        "fd={},rootmode={:o},user_id={},group_id={}",
         device.as_fd().as_raw_fd(),
         mode & libc::S_IFMT,
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
     );
-    if others {
-        data.push_str(",allow_other");
+    debug_assert!(!others || !config.is_unchecked(), "others may do what their modes forbid");
+    for (on, option) in [(!config.is_unchecked(), ",default_permissions"), (others, ",allow_other")] {
+        data.push_str(if on { option } else { "" });
     }
     let mount = |kind, data: String| -> io::Result<()> {
         let data = CString::new(data)?;

@@ -31,6 +31,8 @@ pub struct MountConfig {
     pub allow_other: Option<bool>,
     /// Only root and the one who mounts may enter.
     pub allow_root: bool,
+    /// Nobody checks modes: where root mounts and nobody else may enter.
+    pub unchecked: bool,
     /// Honour set-user-id and set-group-id bits.
     pub suid: bool,
     /// Honour device nodes.
@@ -70,6 +72,7 @@ impl Default for MountConfig {
             read_only: false,
             allow_other: None,
             allow_root: false,
+            unchecked: false,
             suid: false,
             dev: false,
             noexec: false,
@@ -158,6 +161,7 @@ impl MountConfig {
                 "allow_other" => self.allow_other = Some(true),
                 "noallow_other" => self.allow_other = Some(false),
                 "allow_root" => self.allow_root = true,
+                "unchecked" => (self.unchecked, self.allow_other) = (true, Some(false)),
                 "suid" => self.suid = true,
                 "dev" => self.dev = true,
                 "noexec" => self.noexec = true,
@@ -241,6 +245,13 @@ impl MountConfig {
     /// `uid`.
     pub(crate) fn others_may_enter(&self, uid: u32) -> bool {
         self.allow_root || self.allow_other.unwrap_or(uid == 0)
+    }
+
+    /// Returns whether the kernel is not to check modes: root passes them all, and nobody else
+    /// enters. fusermount3 has it check them.
+    pub(crate) fn is_unchecked(&self) -> bool {
+        let root = rustix::process::geteuid().is_root();
+        self.unchecked && root && !self.others_may_enter(0) && !self.auto_unmount
     }
 
     /// Returns the number of threads for this machine: most of them stand in for those that wait
@@ -333,6 +344,22 @@ mod tests {
         assert_eq!(c.buffers(), 6 * ((1 << 20) + 4096));
         c.parse("threads=1").unwrap();
         assert!(c.ring_threads().limit >= c.ring_threads().first);
+    }
+
+    #[test]
+    fn nobody_else_enters_where_modes_are_not_checked() {
+        let unchecked = |options: &str| {
+            let mut c = MountConfig::default();
+            c.parse(options).unwrap();
+            (c.is_unchecked(), c.others_may_enter(0))
+        };
+        let root = rustix::process::geteuid().is_root();
+        assert_eq!(unchecked("unchecked"), (root, false));
+        assert_eq!(unchecked("noallow_other"), (false, false));
+        for others in ["unchecked,allow_other", "unchecked,allow_root"] {
+            assert_eq!(unchecked(others), (false, true), "{others}");
+        }
+        assert_eq!(unchecked("unchecked,auto_unmount"), (false, false));
     }
 
     #[test]

@@ -145,8 +145,9 @@ fn serve(
         writeback: config.writeback,
         stateless: config.stateless(),
         rings,
+        unchecked: config.is_unchecked(),
         // Who enters has to be known of every request then.
-        idmap: !config.allow_root,
+        idmap: !config.allow_root && !config.is_unchecked(),
     };
     let agreed = shake_hands(&device, offer)?;
     let only = config.io_uring == IoUring::On;

@@ -20,6 +20,7 @@ on_each_transport! {
     a_map_and_a_descriptor_show_the_same,
     an_fsync_of_any_descriptor_makes_the_content_durable,
     a_file_is_made_once_and_open_whatever_its_mode,
+    where_nobody_checks_modes_only_root_enters_and_the_rest_stays,
 }
 
 fn both() -> OpenOptions {
@@ -303,4 +304,53 @@ fn a_file_is_made_once_and_open_whatever_its_mode() {
     assert_eq!(below.unwrap_err(), rustix::io::Errno::NOTDIR);
     let on_a_dir = rustix::fs::open(&m.dir, OFlags::CREATE | OFlags::RDWR, Mode::RUSR);
     assert_eq!(on_a_dir.unwrap_err(), rustix::io::Errno::ISDIR);
+}
+
+/// Another user enters neither by a path nor by a thread of root's that acts as that user; ACLs are
+/// kept and inherited; a file that nobody may run is not run.
+fn where_nobody_checks_modes_only_root_enters_and_the_rest_stays() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let mut m = Mount::new(&["-o", "unchecked"]);
+    std::fs::set_permissions(m.work.path(), Permissions::from_mode(0o755)).unwrap();
+    let (dir, path) = (m.path("d"), m.path("d/f"));
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+    // user::rw-, user:65534:rw-, group::r--, mask::rw-, other::---
+    let entries =
+        [(1u16, 6u16, u32::MAX), (2, 6, 65534), (4, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        acl.extend([&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&dir, "system.posix_acl_default", &acl, none).unwrap();
+    std::fs::write(&path, "content").unwrap();
+    let mode = |m: &Mount| std::fs::metadata(m.path("d/f")).unwrap().mode() & 0o777;
+    assert_eq!(mode(&m), 0o660, "the default ACL takes the umask's place");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let mut kept = [0; 100];
+    let n = rustix::fs::getxattr(&path, "system.posix_acl_access", &mut kept).unwrap();
+    assert_eq!((n, kept[4 + 3 * 8 + 2]), (acl.len(), 0), "chmod moves the mask");
+    let opened = as_nobody(|| File::open(&path).map(drop).map_err(|e| e.raw_os_error()));
+    assert_eq!(opened, Err(Some(libc::EACCES)));
+    let listed = as_nobody(|| std::fs::read_dir(&m.dir).map(drop).map_err(|e| e.raw_os_error()));
+    assert_eq!(listed, Err(Some(libc::EACCES)));
+    let made = std::thread::scope(|s| {
+        let acts = s.spawn(|| {
+            // SAFETY: the call takes a number and changes this thread alone, which ends here.
+            unsafe { libc::setfsuid(65534) };
+            std::fs::write(m.path("d/g"), "").map_err(|e| e.raw_os_error())
+        });
+        acts.join().unwrap()
+    });
+    assert_eq!(made, Err(Some(libc::EACCES)), "a thread that acts as another user");
+    let run = Command::new(&path).status().unwrap_err();
+    assert_eq!(run.raw_os_error(), Some(libc::EACCES));
+    m.remount();
+    assert_eq!(mode(&m), 0o600);
+    m.umount();
+    m.fsck();
 }

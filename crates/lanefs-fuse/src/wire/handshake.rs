@@ -22,8 +22,9 @@ const WANTED: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | NEEDED;
 
-/// The flags without which there is no mount. The mode is masked by this side, because a default
-/// ACL takes the umask's place.
+/// The flags without which there is no mount. Where nobody checks modes the first is offered, and
+/// not taken: the kernel would check them. The mode is masked by this side, because a default ACL
+/// takes the umask's place.
 const NEEDED: u64 = init::POSIX_ACL | init::DONT_MASK;
 
 /// Requests the kernel may have under way without a caller waiting.
@@ -45,6 +46,8 @@ pub(crate) struct Offer {
     pub writeback: bool,
     /// Files may be opened and closed without a request.
     pub stateless: bool,
+    /// The kernel does not check modes and ACLs.
+    pub unchecked: bool,
     /// Requests may come over io_uring.
     pub rings: bool,
     /// The mount may be mapped to other owners. Requests that make no inode do not name their user
@@ -126,6 +129,9 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     ] {
         wanted |= if on { flag } else { 0 };
     }
+    if offer.unchecked {
+        wanted &= !init::POSIX_ACL;
+    }
     let flags = offered & wanted;
     let background = u32::from(MAX_BACKGROUND) | u32::from(MAX_BACKGROUND / 4 * 3) << 16;
     put(reply, &[MAJOR, MINOR.min(minor), max_write, flags as u32])?;
@@ -139,7 +145,8 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     put_halves(reply, max_write.div_ceil(4096))?;
     put(reply, &rest[4..])?;
     debug_assert_eq!(reply.len(), INIT_OUT);
-    debug_assert_eq!(flags & NEEDED, NEEDED);
+    debug_assert!(!offer.unchecked || !offer.idmap, "the kernel maps owners only where it checks");
+    debug_assert_eq!(flags & NEEDED | (wanted & NEEDED ^ NEEDED), NEEDED);
     let agreed = Agreed {
         writeback: flags & init::WRITEBACK_CACHE != 0,
         stateless,
@@ -174,8 +181,14 @@ mod tests {
         words.iter().flat_map(|w| w.to_ne_bytes()).collect()
     }
 
-    const OFFER: Offer =
-        Offer { max_write: 1 << 20, writeback: true, stateless: false, rings: true, idmap: true };
+    const OFFER: Offer = Offer {
+        max_write: 1 << 20,
+        writeback: true,
+        stateless: false,
+        unchecked: false,
+        rings: true,
+        idmap: true,
+    };
 
     fn agreed(words_in: &[u32], offer: Offer) -> (io::Result<Option<Agreed>>, Vec<u8>) {
         let mut bytes = ReplyBuffer::new(256);
@@ -232,6 +245,17 @@ mod tests {
         assert_eq!(flags(with, init::NO_OPEN_SUPPORT), (true, init::NO_OPEN_SUPPORT));
         assert_eq!(flags(with, 0), (false, init::ATOMIC_O_TRUNC));
         assert_eq!(flags(OFFER, init::NO_OPEN_SUPPORT), (false, init::ATOMIC_O_TRUNC));
+    }
+
+    #[test]
+    fn acls_are_not_agreed_on_where_nobody_checks() {
+        let all = [7, 36, 4096, NEEDED as u32];
+        let flags = |unchecked| {
+            let (agreed, bytes) = agreed(&all, Offer { unchecked, idmap: false, ..OFFER });
+            assert!(agreed.unwrap().is_some());
+            u64::from(u32::from_ne_bytes(bytes[16 + 12..16 + 16].try_into().unwrap()))
+        };
+        assert_eq!((flags(false), flags(true)), (NEEDED, init::DONT_MASK));
     }
 
     #[test]

@@ -17,7 +17,8 @@ use std::time::Duration;
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/requests.ratchet.json");
 
 /// Options that change which requests come.
-const OPTIONS: &[&str] = &["profile=gather", "profile=through", "profile=stateless"];
+const OPTIONS: &[&str] =
+    &["profile=gather", "profile=through", "profile=stateless", "profile=stateless,unchecked"];
 
 /// Those with which the kernel gathers writes.
 const GATHERS: &str = "profile=gather";
