@@ -33,6 +33,8 @@ const OPTIONS: &[&str] = &[
     "writeback,noatime,dirsync",
     "nowriteback,sync",
     "writeback,order=relaxed",
+    "profile=stateless",
+    "profile=stateless,ttl=0",
 ];
 
 /// What is shown of a name: its attributes, or why there are none.
