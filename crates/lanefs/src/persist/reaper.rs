@@ -117,6 +117,16 @@ pub(crate) fn reap(persist: &Persist, wait: bool) -> Result<usize> {
     if wait { reap_rounds(persist, 20_000, usize::MAX) } else { reap_rounds(persist, 0, 1) }
 }
 
+/// Returns whether what is logged and not committed may take a quarter of what is free: then the
+/// ends of more inodes wait for a checkpoint. Many small inodes have little space to give back, and
+/// the end of each takes some in the log.
+pub(crate) fn fills_the_log(persist: &Persist) -> bool {
+    let free = persist.store.free_segment_blocks() * lanefs_format::BLOCK_SIZE as u64;
+    let open = persist.journal.open_log_bytes() as u64;
+    debug_assert!(open < 1 << 48, "{open} bytes are in memory");
+    open > free / 4
+}
+
 /// Ends the inodes that a checkpoint should not write: of files that ended by now, but for their
 /// grace. Waits for that some milliseconds at most.
 pub(crate) fn reap_for_checkpoint(persist: &Persist) -> Result<usize> {
@@ -173,7 +183,7 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
         r.staged = Some((done, list));
         // What is held open stays on the list: another look makes sense only while something
         // happens.
-        if patience == 0 || rounds == 0 || !fresh && last == 0 {
+        if patience == 0 || rounds == 0 || !fresh && last == 0 || fills_the_log(persist) {
             return Ok(reaped);
         }
         rounds -= 1;
@@ -267,10 +277,17 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usi
     }
     let open = if doomed.is_empty() { open } else { open_inodes(persist) };
     let mut n = 0;
-    for some in doomed.chunks(TOGETHER) {
+    let mut is_full = false;
+    for (turn, some) in doomed.chunks(TOGETHER).enumerate() {
+        is_full |= turn % 16 == 15 && fills_the_log(persist);
         let mut ended: SmallVec<[(&Inode, MutexGuard<'_, ()>); TOGETHER]> = SmallVec::new();
         for &Orphan { ino, removal } in some {
             let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
+            if is_full {
+                inode.clear(FREED);
+                r.open.push(ino);
+                continue;
+            }
             // Who is writing it back may have captured it before: an update behind the fold of its
             // end would bring its number to life again.
             let not_written = inode.sync_lock.try_lock();

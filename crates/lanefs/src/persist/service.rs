@@ -95,7 +95,11 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
     } else {
         // A file that cannot be written holds back neither the others nor the names; the caller
         // gets the error at the end.
-        let content = reaper::reap(persist, true).and(writeback::write_back_all(persist, false));
+        let mut content = reaper::reap(persist, true);
+        while matches!(content, Ok(1..)) && reaper::fills_the_log(persist) {
+            content = checkpoint::checkpoint(persist).and_then(|_| reaper::reap(persist, true));
+        }
+        let content = content.and(writeback::write_back_all(persist, false));
         checkpoint::checkpoint(persist).map(|_| content)
     };
     persist.stop();
