@@ -92,6 +92,7 @@ impl Volume {
     /// EPERM, EACCES, EISDIR, EINVAL, EFBIG, ENOSPC, ENOMEM, EIO, EROFS: as [`crate::Fs::chmod`],
     /// [`crate::Fs::chown`], [`crate::Fs::set_times`] and [`crate::Fs::truncate`].
     pub fn node_setattr(&self, cred: &Cred, ino: Ino, set: &SetAttr) -> Result<Stat> {
+        memory::slow_down_meta(&self.0.persist);
         self.change_attrs(cred, ino, set, &pin()).map(Inode::stat)
     }
 

@@ -1,12 +1,14 @@
 //! Attributes by path, extended ones too.
 
 use super::{AsPath, Fs, gone};
+use crate::core::memory;
 use crate::{Result, SetAttr, SetTime};
 use crossbeam_epoch::pin;
 
 impl Fs {
     /// Changes attributes of what a path leads to.
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
+        memory::slow_down_meta(&self.volume.0.persist);
         let ino = self.find(path, follow, &pin())?;
         self.volume.change_attrs(&self.cred, ino, set, &pin()).map(drop).map_err(gone)
     }
