@@ -44,6 +44,8 @@ pub enum BlockKind {
     Chain = 9,
     /// A segment's summary.
     Summary = 10,
+    /// Small inodes of one chunk.
+    Pack = 11,
 }
 
 impl BlockKind {
@@ -61,6 +63,7 @@ impl BlockKind {
             8 => BlockKind::Batch,
             9 => BlockKind::Chain,
             10 => BlockKind::Summary,
+            11 => BlockKind::Pack,
             _ => return None,
         })
     }
@@ -86,6 +89,7 @@ impl BlockKind {
             BlockKind::Batch => "batch header",
             BlockKind::Chain => "segment chain block",
             BlockKind::Summary => "segment summary",
+            BlockKind::Pack => "pack of inodes",
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The inode block: one 4 KiB block per inode, with as much of the file in it as fits.
+//! The inode block: a 4 KiB block of an inode's own, with as much of the file in it as fits. (What
+//! needs little of that may share a block: see `pack`.)
 //!
 //! ```text
 //! inode := header[64] fixed[192] xattrs map tail zero*
@@ -38,7 +39,7 @@ const FORM_TREE: u8 = 1;
 /// The part of an inode block that every inode has.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Fixed {
+pub(crate) struct Fixed {
     mode: U32,
     uid: U32,
     gid: U32,
@@ -184,22 +185,27 @@ fn get_ref(b: &[u8]) -> Option<BlockRef> {
     (!r.is_none() && r.addr != PENDING).then_some(r)
 }
 
+/// Returns the bytes that attributes take in the inode block.
+#[inline]
+fn xattr_len(xattrs: &XattrPlace) -> usize {
+    match xattrs {
+        XattrPlace::Inline(b) => b.len(),
+        XattrPlace::Blocks { refs, .. } => refs.len() * REF,
+    }
+}
+
 /// Returns how many bytes are left for inline map entries beside these attributes and this tail.
 #[inline]
 pub fn map_room(xattrs: &XattrPlace, tail: usize) -> usize {
-    let x = match xattrs {
-        XattrPlace::Inline(b) => b.len(),
-        XattrPlace::Blocks { refs, .. } => refs.len() * REF,
-    };
+    let x = xattr_len(xattrs);
     debug_assert!(x <= XATTR_INLINE, "{x} bytes of attributes in an inode block");
     debug_assert!(tail <= INLINE_MAX, "a tail of {tail} bytes");
     INODE_ROOM.saturating_sub(x + tail)
 }
 
-/// Packs an inode into a block whose header is still to be sealed. `None` if it does not fit.
-pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
+/// Returns the part that every inode has. `None` if a count in it is more than it can say.
+pub(crate) fn fixed_of(i: &InodeBlock) -> Option<Fixed> {
     i.check_invariants();
-    let mut var = Vec::with_capacity(INODE_ROOM);
     let mut f = Fixed::new_zeroed();
     f.mode = U32::new(i.attrs.mode);
     f.uid = U32::new(i.attrs.uid);
@@ -219,14 +225,10 @@ pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
     f.dir_entries = U64::new(i.dir.entries);
     f.dir_subdirs = U64::new(i.dir.subdirs);
     match &i.xattrs {
-        XattrPlace::Inline(b) => {
-            f.xattr_len = U32::new(b.len() as u32);
-            var.extend_from_slice(b);
-        }
+        XattrPlace::Inline(b) => f.xattr_len = U32::new(b.len() as u32),
         XattrPlace::Blocks { len, refs } => {
             f.xattr_len = U32::new(*len);
             f.xattr_blocks = U16::new(refs.len() as u16);
-            refs.iter().for_each(|r| put_ref(&mut var, *r));
         }
     }
     match &i.map {
@@ -234,10 +236,6 @@ pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
             f.map_form = FORM_INLINE;
             f.map_count = U16::new(u16::try_from(v.len()).ok()?);
             f.map_pages = U64::new(v.len() as u64);
-            for (page, r) in v {
-                var.extend_from_slice(&page.to_le_bytes());
-                put_ref(&mut var, *r);
-            }
         }
         MapImage::Tree { root, height, pages } => {
             f.map_form = FORM_TREE;
@@ -252,11 +250,45 @@ pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
     if let Some((page, bytes)) = &i.tail {
         f.tail_page = U64::new(*page);
         f.tail_len = U16::new(u16::try_from(bytes.len()).ok()?);
-        var.extend_from_slice(bytes);
     }
-    if var.len() > INODE_ROOM {
+    Some(f)
+}
+
+/// Returns the length of what [`put_rest`] appends.
+pub(crate) fn rest_len(i: &InodeBlock) -> usize {
+    let map = if let MapImage::Inline(v) = &i.map { v.len() * MAP_ENTRY } else { 0 };
+    let tail = i.tail.as_ref().map_or(0, |t| t.1.len());
+    debug_assert!(tail <= INLINE_MAX, "a tail of {tail} bytes");
+    xattr_len(&i.xattrs) + map + tail
+}
+
+/// Appends attributes, inline map entries and tail.
+pub(crate) fn put_rest(out: &mut Vec<u8>, i: &InodeBlock) {
+    let before = out.len();
+    match &i.xattrs {
+        XattrPlace::Inline(b) => out.extend_from_slice(b),
+        XattrPlace::Blocks { refs, .. } => refs.iter().for_each(|r| put_ref(out, *r)),
+    }
+    if let MapImage::Inline(v) = &i.map {
+        for (page, r) in v {
+            out.extend_from_slice(&page.to_le_bytes());
+            put_ref(out, *r);
+        }
+    }
+    if let Some((_, bytes)) = &i.tail {
+        out.extend_from_slice(bytes);
+    }
+    debug_assert_eq!(out.len() - before, rest_len(i), "more or less than it takes was written");
+}
+
+/// Packs an inode into a block whose header is still to be sealed. `None` if it does not fit.
+pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
+    let f = fixed_of(i)?;
+    if rest_len(i) > INODE_ROOM {
         return None;
     }
+    let mut var = Vec::with_capacity(INODE_ROOM);
+    put_rest(&mut var, i);
     let mut b = Block::zeroed();
     put_header(&mut b, BlockKind::Inode, 0, ino, 0);
     let at = HEADER_LEN + size_of::<Fixed>();
@@ -265,15 +297,16 @@ pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
     Some(b)
 }
 
-/// The bytes of an inode block that are not decoded yet, and where it was read.
+/// The bytes of an inode that are not decoded yet, and where they were read.
 struct Rest<'a> {
     bytes: &'a [u8],
     addr: BlockAddr,
+    what: &'static str,
 }
 
 impl<'a> Rest<'a> {
     fn bad(&self, why: String) -> FormatError {
-        FormatError { addr: self.addr, what: "inode block", why }
+        FormatError { addr: self.addr, what: self.what, why }
     }
 
     /// Takes the next `n` bytes.
@@ -351,9 +384,24 @@ impl<'a> Rest<'a> {
 /// Unpacks the inode block of `ino`.
 pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
     expect_header(block, addr, BlockKind::Inode, 0, ino, 0)?;
-    let bad = |why: String| FormatError { addr, what: "inode block", why };
     let at = HEADER_LEN + size_of::<Fixed>();
-    let f = Fixed::read_from_bytes(&block.0[HEADER_LEN..at]).map_err(|_| bad("cut short".into()))?;
+    let f = Fixed::read_from_bytes(&block.0[HEADER_LEN..at]).map_err(|_| FormatError {
+        addr,
+        what: "inode block",
+        why: "cut short".into(),
+    })?;
+    Ok(decode_parts(&f, &block.0[at..], addr, "inode block")?.0)
+}
+
+/// Unpacks an inode of its fixed part and the bytes behind that. Returns how many of them it does
+/// not take, too.
+pub(crate) fn decode_parts(
+    f: &Fixed,
+    bytes: &[u8],
+    addr: BlockAddr,
+    what: &'static str,
+) -> Result<(InodeBlock, usize)> {
+    let bad = |why: String| FormatError { addr, what, why };
     let kind = FileKind::from_mode(f.mode.get())
         .ok_or_else(|| bad(format!("mode {:o} names no kind of file", f.mode.get())))?;
     if f.zero != [0; 5] || f.zero2.get() != 0 {
@@ -368,10 +416,10 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
     }
     let pages_end = if kind == FileKind::Dir { KEY_END } else { PAGES_END };
 
-    let mut rest = Rest { bytes: &block.0[at..], addr };
-    let xattrs = rest.xattrs(&f)?;
-    let map = rest.map(&f, pages_end)?;
-    let tail = rest.tail(&f, pages_end)?;
+    let mut rest = Rest { bytes, addr, what };
+    let xattrs = rest.xattrs(f)?;
+    let map = rest.map(f, pages_end)?;
+    let tail = rest.tail(f, pages_end)?;
     if let (MapImage::Inline(v), Some((page, _))) = (&map, &tail)
         && v.binary_search_by_key(page, |e| e.0).is_ok()
     {
@@ -388,7 +436,7 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
         return Err(bad(format!("directory depth {}", f.dir_depth)));
     }
 
-    Ok(InodeBlock {
+    let inode = InodeBlock {
         attrs: Attrs {
             mode: f.mode.get(),
             uid: f.uid.get(),
@@ -411,7 +459,8 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
         tail,
         prealloc,
         unwritten: f.unwritten.get(),
-    })
+    };
+    Ok((inode, rest.bytes.len()))
 }
 
 /// Packs block `index` of an inode's extended attributes.

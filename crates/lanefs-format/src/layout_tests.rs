@@ -12,6 +12,7 @@ use super::header::{HEADER_LEN, NODE_MAGIC, Stamp, seal};
 use super::inode::{self, DirShape, InodeBlock, MapImage, XattrPlace};
 use super::map_node::{self, FANOUT, Slots};
 use super::orphans::{ORPHANS_PER_BLOCK, encode_orphans};
+use super::pack;
 use super::prealloc::Prealloc;
 use super::record::{Effect, GROUP_HEADER, GROUP_MAX, NEW_XATTRS_MAX, encode_group};
 use super::slot::{Position, Root, SLOT_BLOCKS, SLOT_MAGIC, Slot};
@@ -43,6 +44,12 @@ fn all_constants_are_those_of_the_document() {
         ("FAR_COPIES", FAR_COPIES),
         ("TWO_COPIES", TWO_COPIES),
         ("PREALLOCATION", PREALLOCATION),
+        ("PACKED_INODES", PACKED_INODES),
+        ("PACK_SPACE", pack::PACK_SPACE as u64),
+        ("SLOT_HEADER", pack::SLOT_HEADER as u64),
+        ("PACKED_MAX", pack::PACKED_MAX as u64),
+        ("SLOTS_MAX", pack::SLOTS_MAX as u64),
+        ("ALWAYS", pack::ALWAYS.into()),
         ("PAIRED", PAIRED.into()),
         ("FAR_BLOCKS", FAR_BLOCKS),
         ("MAX_MLOGS", MAX_MLOGS.into()),
@@ -454,6 +461,65 @@ fn inode_blocks() {
 }
 
 #[test]
+fn packs() {
+    let attrs = Attrs {
+        mode: libc::S_IFREG | 0o640,
+        uid: 1,
+        gid: 2,
+        flags: 0xf0,
+        rdev: 0,
+        size: 5,
+        atime: 6,
+        mtime: 7,
+        ctime: 8,
+        btime: 9,
+        generation: 10,
+    };
+    let empty = InodeBlock {
+        attrs,
+        nlink: 11,
+        parent: Ino(12),
+        version: 13,
+        dir: DirShape::default(),
+        xattrs: XattrPlace::Inline(Vec::new()),
+        map: MapImage::Inline(Vec::new()),
+        tail: None,
+        prealloc: Prealloc::NONE,
+        unwritten: 0,
+    };
+    let mut full = empty.clone();
+    full.xattrs = XattrPlace::Inline(b"xattrs".to_vec());
+    full.map = MapImage::Inline(vec![(2, refer(50))]);
+    full.tail = Some((3, b"tail".to_vec()));
+    (full.prealloc, full.unwritten) = (Prealloc::NONE.with(60..62), 2);
+    let device = InodeBlock { attrs: Attrs { mode: libc::S_IFCHR, rdev: 14, ..attrs }, ..empty.clone() };
+    let all: Vec<Vec<u8>> = [(33, empty), (35, full), (127, device)]
+        .iter()
+        .map(|(n, i)| {
+            let mut slot = Vec::new();
+            assert!(pack::put_slot(&mut slot, Ino(9 * 128 + n), i));
+            slot
+        })
+        .collect();
+    let got = sealed(pack::encode(9, all.iter().map(|s| &s[..])));
+
+    let slot =
+        |b: Bytes, number: u8, words: u32, rest: u16| b.u8(number).raw(&words.to_le_bytes()[..3]).u16(rest);
+    let first = |b: Bytes, mode: u32| b.u32(mode).u32(1).u32(2).u32(0xf0);
+    let others = |b: Bytes| b.u64s(&[5, 6, 7, 8, 9]).u32(10).u32(11).u64s(&[12, 13]);
+    let len = 3 * (6 + 80) + (7 * 8 + 6 + 20 + 4) + 8;
+    let b = Bytes::default().header(11, 0, 0, 9).u16(3).u16(len);
+    let b = others(first(slot(b, 33, 0x7fb, 0), 0o100640));
+    // Map pages; map count and tail length; tail page; attributes; first range; unwritten pages.
+    let words = 0x7fb | 1 << 12 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 19 | 1 << 20 | 1 << 23;
+    let b = others(first(slot(b, 35, words, 6 + 20 + 4), 0o100640));
+    let b = b.u64(1).u32(0).u16(1).u16(4).u64(3).u32(6).u32(0).u64s(&[60, 62, 2]);
+    let b = b.raw(b"xattrs").u64(2).u64(50).u32(50 ^ 0xffff).raw(b"tail");
+    let b = others(first(slot(b, 127, 0x7ff, 0), 0o020000).u64(14));
+    same("pack", &got.0, &b.sealed(AT));
+}
+
+#[test]
 fn nodes() {
     let mut s = Slots::empty();
     s.set(0, refer(70));
@@ -463,9 +529,11 @@ fn nodes() {
     same("map node", &got.0, &b.u64(71).u32(71 ^ 0xffff).sealed(AT));
 
     let mut entries = [TableEntry::default(); 128];
-    entries[127] = TableEntry { block: refer(75), generation: 76, epoch: 77 };
-    let b = Bytes::default().header(3, 0, 0, 8).until(64 + 127 * 28);
-    let b = b.u64s(&[75, 77]).u32(75 ^ 0xffff).u32(76).u32(0);
+    entries[126] = TableEntry { block: refer(72), slot: 0, generation: 73, epoch: 74 };
+    entries[127] = TableEntry { block: refer(75), slot: 46, generation: 76, epoch: 77 };
+    let b = Bytes::default().header(3, 0, 0, 8).until(64 + 126 * 28);
+    let b = b.u64s(&[72, 74]).u32(72 ^ 0xffff).u32(73).u32(0);
+    let b = b.u64s(&[75, 77]).u32(75 ^ 0xffff).u32(76).u32(46);
     same("table leaf", &sealed(table_node::encode(8, &entries)).0, &b.sealed(AT));
 
     let mut segments = vec![SegmentUsage::default(); 42];

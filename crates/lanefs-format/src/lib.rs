@@ -16,6 +16,7 @@ pub mod inode;
 pub mod map_node;
 pub mod name_hash;
 pub mod orphans;
+pub mod pack;
 pub mod prealloc;
 pub mod record;
 pub mod slot;

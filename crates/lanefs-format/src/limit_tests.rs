@@ -169,7 +169,8 @@ fn inodes_with_numbers_that_cannot_be_are_refused() {
 fn entries_and_groups_with_numbers_that_cannot_be_are_refused() {
     bounded("epoch of an entry", COUNTER_END, |n| {
         let mut e = [TableEntry::default(); ENTRIES];
-        e[3] = TableEntry { block: BlockRef { addr: BlockAddr(9), crc: 5 }, generation: 2, epoch: n };
+        e[3] =
+            TableEntry { block: BlockRef { addr: BlockAddr(9), crc: 5 }, slot: 0, generation: 2, epoch: n };
         table_node::decode(&table_node::encode(6, &e), AT, 6).is_ok()
     });
     let read = |v: Version| {

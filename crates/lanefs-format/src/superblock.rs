@@ -44,16 +44,20 @@ pub const TWO_COPIES: u64 = 2;
 /// Space is kept for preallocated pages: inodes and slots count those that have no block. Who does
 /// not know it can read none of these inodes.
 pub const PREALLOCATION: u64 = 1;
+/// Small inodes share blocks, and the entries of the inode table tell the place in the block. Who
+/// does not know it can read none of these inodes.
+pub const PACKED_INODES: u64 = 2;
 /// Blocks at the end of a device that hold these copies: of the superblock, and of each slot.
 pub const FAR_BLOCKS: u64 = 3;
 /// Features known that only writers must know: with an unknown one the volume may still be read.
 pub const FEATURES_READ_COMPATIBLE: u64 = FAR_COPIES | TWO_COPIES;
 /// Incompatible features known: with an unknown one the volume cannot be opened.
-pub const FEATURES_INCOMPATIBLE: u64 = PREALLOCATION;
+pub const FEATURES_INCOMPATIBLE: u64 = PREALLOCATION | PACKED_INODES;
 
 const _: () = assert!(MAX_DEVICES <= u64::BITS as usize, "a set of devices is a word");
 const _: () = assert!(MIN_SEGMENT_BLOCKS.is_power_of_two() && MAX_SEGMENT_BLOCKS.is_power_of_two());
 const _: () = assert!(FAR_COPIES & TWO_COPIES == 0, "each feature is a bit of its own");
+const _: () = assert!(PREALLOCATION & PACKED_INODES == 0, "each feature is a bit of its own");
 
 /// A volume's or device's identity: 128 bits, written like a UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -366,6 +370,11 @@ impl Superblock {
     /// Returns whether space can be kept for preallocated pages.
     pub fn has_preallocation(&self) -> bool {
         self.features_incompatible & PREALLOCATION != 0
+    }
+
+    /// Returns whether small inodes share blocks.
+    pub fn has_packed_inodes(&self) -> bool {
+        self.features_incompatible & PACKED_INODES != 0
     }
 
     /// Returns how often the blocks of the tree lie on the devices: once or twice.

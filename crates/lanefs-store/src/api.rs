@@ -30,6 +30,9 @@ pub struct FormatOptions {
     /// The number of copies of the tree's blocks (inodes, maps, directories, tables; not file data)
     /// on the devices: 1, or 2, so that the damage of one block loses nothing.
     pub metadata_copies: u32,
+    /// Small inodes share blocks. Versions that do not know it cannot open the volume; without,
+    /// each inode takes a block of its own.
+    pub packed_inodes: bool,
     /// Overwrite a volume that is already there.
     pub force: bool,
 }
@@ -56,6 +59,7 @@ impl fmt::Debug for FormatOptions {
             .field("mode", &self.mode)
             .field("time", &self.time)
             .field("metadata_copies", &self.metadata_copies)
+            .field("packed_inodes", &self.packed_inodes)
             .field("force", &self.force)
             .finish()
     }
@@ -74,6 +78,7 @@ impl Default for FormatOptions {
             mode: 0o755,
             time: None,
             metadata_copies: 1,
+            packed_inodes: true,
             force: false,
         }
     }

@@ -4,7 +4,8 @@
 //!    checkpoint: so all writes to it are answered, and the owners of its data are in its summary.
 //! 2. A block is moved only if its owner, asked under its lock, still points at it: valid *and*
 //!    newest. Data goes to the cold head; the copy is on the device before the map names it. Node
-//!    blocks are not copied but marked dirty, so that the next checkpoint writes them anew.
+//!    blocks are not copied but marked dirty, so that the next checkpoint writes them anew; of a
+//!    pack of inodes it copies what is still in use ([`Maintenance::moving`]).
 //! 3. A block that cannot be read, or whose owner cannot, stays where it is, and its segment is
 //!    left alone until the volume is opened again: a scrub reports it, and the cleaner goes on
 //!    with the next victim. Only what keeps it from writing ends a round.
@@ -24,8 +25,10 @@ use crate::log::segment::{SegId, State};
 use crate::tree::block_io::{BlockSource, Owner};
 use lanefs_format::checksum;
 use lanefs_format::header::{self, BlockKind};
+use lanefs_format::pack;
 use lanefs_format::summary::DataOwner;
-use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
+use lanefs_format::table_node::TableEntry;
+use lanefs_format::{Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
 use std::sync::atomic::Ordering;
 
 /// A data block of the victim, still in use when it was looked at.
@@ -248,6 +251,7 @@ impl Cleaner<'_> {
             BlockKind::Map => Owner::Map { ino, level, index },
             BlockKind::Xattr => Owner::Xattr { ino, index },
             BlockKind::Bucket => Owner::Bucket { ino, page: index },
+            BlockKind::Pack => return done(self.mark_pack(m, index, addr, block)?),
             BlockKind::Table => {
                 let here = self.inodes.table.node_ref(level, index, &self.log.io)?.addr == addr;
                 return done(here && self.inodes.table.rewrite_node(level, index, &self.log.io)?);
@@ -274,6 +278,28 @@ impl Cleaner<'_> {
         let found = i.state.rewrite(owner, &self.log.io)?;
         self.inodes.cache.list_dirty(&inode, i);
         done(found)
+    }
+
+    /// Puts a pack on the list of what the next checkpoint moves, if an inode of the chunk is in
+    /// it.
+    fn mark_pack(&self, m: &mut Maintenance, chunk: u64, addr: BlockAddr, block: Box<Block>) -> Result<bool> {
+        let entries = self.inodes.table.chunk_entries(chunk, &self.log.io)?;
+        let first = chunk.saturating_mul(INOS_PER_CHUNK);
+        let inos = (first..).map(Ino).zip(&entries);
+        let here: Vec<_> = inos.filter(|(_, e)| e.slot != 0 && e.block.addr == addr).collect();
+        let Some((_, TableEntry { block: r, .. })) = here.first().copied() else { return Ok(false) };
+        // What cannot be copied stays, with all that is beside it.
+        let slots = pack::decode(&block, addr, chunk)?;
+        here.iter().try_for_each(|(ino, e)| slots.bytes(*ino, e.slot).map(|_| ()))?;
+        if !checksum::matches(*r, &block.0) {
+            let why = "it is not the one that the inode table names".into();
+            return Err(StoreError::Corrupt { addr, what: BlockKind::Pack.name(), why });
+        }
+        let list = m.moving.entry(chunk).or_default();
+        if !list.iter().any(|l| l.0 == *r) {
+            list.push((*r, block));
+        }
+        Ok(true)
     }
 
     /// Copies data to a head, the cold one but for buckets that have copies, then points the maps

@@ -1,7 +1,7 @@
 //! Two copies of the tree (`FormatOptions::metadata_copies`): no block of it that is damaged or
 //! cannot be read costs anything, as long as its copy is good.
 //!
-//! 1. Tree blocks are all that has a header of its own but the log: inode blocks, map nodes,
+//! 1. Tree blocks are all that has a header of its own but the log: inode blocks, packs, map nodes,
 //!    directory buckets, attribute blocks, nodes of both tables, orphan lists, summaries. They go
 //!    to heads that take nothing else, into *paired* segments (invariant 6 of `segment`).
 //! 2. A paired segment is filled in its first half; the copy of a block lies half a segment behind
@@ -109,6 +109,10 @@ impl Cleaner<'_> {
                     BlockKind::Usage => m.usage.node(level, index) == r,
                     BlockKind::Summary => m.usage.summary(index, level) == r,
                     BlockKind::Orphans => m.orphan_blocks.contains(&r),
+                    BlockKind::Pack => {
+                        let entries = self.inodes.table.chunk_entries(index, &self.log.io)?;
+                        entries.iter().any(|e| e.slot != 0 && e.block == r)
+                    }
                     _ => false,
                 };
                 return Ok(here.then_some((kind, Ino::NONE)));

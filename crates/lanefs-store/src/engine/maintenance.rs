@@ -4,9 +4,11 @@ use crate::api::CleanReport;
 use crate::engine::plan::NewInode;
 use crate::inodes::cache::CachedInode;
 use crate::log::usage_table::UsageTable;
+use lanefs_format::inode::{DirShape, InodeBlock, MapImage, XattrPlace};
+use lanefs_format::prealloc::Prealloc;
 use lanefs_format::slot::Slot;
-use lanefs_format::{BlockRef, Ino, Version};
-use std::collections::BTreeSet;
+use lanefs_format::{Block, BlockRef, Ino, Version};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// State that only the holder of the maintenance lock touches.
@@ -25,6 +27,9 @@ pub(crate) struct Maintenance {
     pub changed: Vec<Arc<CachedInode>>,
     /// Files that a fold has put off, the first one last (`deferred`).
     pub deferred: Vec<DeferredInode>,
+    /// Packs that the cleaner wants to be elsewhere, by chunk, with what they hold. The next
+    /// capture writes what is still in use of them.
+    pub moving: BTreeMap<u64, Vec<(BlockRef, Box<Block>)>>,
     /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
     pub waiting: Vec<Arc<CachedInode>>,
     /// The number of these at the last one.
@@ -59,6 +64,7 @@ impl Maintenance {
             orphans_changed: false,
             changed: Vec::new(),
             deferred: Vec::new(),
+            moving: BTreeMap::new(),
             waiting: Vec::new(),
             waited: 0,
             captured: Vec::new(),
@@ -95,7 +101,7 @@ pub(crate) struct DeferredInode {
     pub ino: Ino,
     parent: Ino,
     time: i64,
-    generation: u32,
+    pub generation: u32,
     mode: u32,
     uid: u32,
     gid: u32,
@@ -114,6 +120,22 @@ impl DeferredInode {
         );
         let NewInode { ino, parent, time, generation, mode, uid, gid, logged, .. } = *b;
         DeferredInode { ino, parent, time, generation, mode, uid, gid, names, logged }
+    }
+
+    /// Returns its inode as it is written.
+    pub fn image(&self) -> InodeBlock {
+        InodeBlock {
+            attrs: self.new_inode().attrs(),
+            nlink: self.names,
+            parent: self.parent,
+            version: 0,
+            dir: DirShape::default(),
+            xattrs: XattrPlace::Inline(Vec::new()),
+            map: MapImage::Inline(Vec::new()),
+            tail: None,
+            prealloc: Prealloc::NONE,
+            unwritten: 0,
+        }
     }
 
     pub fn new_inode(&self) -> NewInode<'static> {

@@ -92,7 +92,7 @@ impl Engine {
         let slot = &maintenance.slot;
         Engine {
             log: Log::new(devices, &superblock, segments, slot, &options),
-            inodes: Inodes::new(inodes, options.memory_bytes),
+            inodes: Inodes::new(inodes, superblock.has_packed_inodes(), options.memory_bytes),
             totals: Totals::new(slot),
             unfolded: Unfolded::new(slot.folded_epoch),
             hash_key: superblock.hash_key,

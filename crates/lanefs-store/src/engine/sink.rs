@@ -56,6 +56,49 @@ impl<'a> Sink<'a> {
         }
     }
 
+    /// Gives the next block of `owner` an address in the log. Until [`Sink::put`] nothing lies
+    /// there, and nothing has to.
+    pub fn claim(&self, owner: Owner) -> Result<BlockAddr> {
+        let (mlog, heat) = self.place(owner);
+        let mut runs = Vec::with_capacity(1);
+        self.log.mlogs[mlog].alloc(&self.log.segments, heat, 1, self.checkpoint, true, &mut runs)?;
+        debug_assert!(matches!(runs[..], [(_, 1)]), "one block was asked for, not {runs:?}");
+        Ok(runs.first().map_or(BlockAddr::NONE, |r| r.0))
+    }
+
+    /// Queues the block for the address that [`Sink::claim`] gave it.
+    pub fn put(&mut self, owner: Owner, addr: BlockAddr, mut block: Box<Block>) -> BlockRef {
+        let (mlog, heat) = self.place(owner);
+        if let Owner::Data { ino, page } = owner {
+            self.log.mlogs[mlog].note_owners([(addr, DataOwner { ino, page })]);
+        } else {
+            self.sequence += 1;
+            debug_assert_eq!(self.sequence >> 32, self.checkpoint, "a sequence of the next checkpoint");
+            seal(&mut block, addr, self.log.stamp(self.sequence));
+        }
+        let r = checksum::reference(addr, &block);
+        let blocks = self.log.segments.blocks_at(addr);
+        debug_assert!(
+            (blocks == 2) == (heat != Heat::Warm && self.log.segments.geometry.copies == 2),
+            "block {addr} of {owner:?} is there {blocks} times"
+        );
+        let newly = self.log.segments.set_live(addr);
+        debug_assert!(newly, "block {addr} of {owner:?} was in use before");
+        if !matches!(owner, Owner::Usage { .. }) {
+            self.mark(addr);
+        }
+        if !matches!(owner, Owner::Summary { .. }) {
+            self.log.space.charge(0, blocks);
+        }
+        // An inode in memory is a tenth of its block, and pages have a cache of their own.
+        let keep = matches!(
+            owner,
+            Owner::Bucket { .. } | Owner::Map { .. } | Owner::Table { .. } | Owner::Usage { .. }
+        );
+        self.log.io.enqueue(r, block, keep, blocks == 2);
+        r
+    }
+
     fn place(&self, owner: Owner) -> (usize, Heat) {
         let n = self.log.mlogs.len() as u64;
         let (spread, heat) = match owner {
@@ -64,6 +107,7 @@ impl<'a> Sink<'a> {
             Owner::Inode { ino } | Owner::Map { ino, .. } | Owner::Xattr { ino, .. } => {
                 (ino.chunk(), Heat::Node)
             }
+            Owner::Pack { chunk } => (chunk, Heat::Node),
             Owner::Table { index, .. } | Owner::Usage { index, .. } => (index, Heat::Node),
             Owner::Orphans { .. } => (0, Heat::Node),
             Owner::Summary { segment, .. } => (segment, Heat::Node),
@@ -111,41 +155,9 @@ impl BlockSink for Sink<'_> {
         if copies * self.log.io.queue_len() >= QUEUE_MAX { self.log.io.write_queue() } else { Ok(()) }
     }
 
-    fn write(&mut self, owner: Owner, mut block: Box<Block>) -> Result<BlockRef> {
-        let (mlog, heat) = self.place(owner);
-        let mlog = &self.log.mlogs[mlog];
-        let mut runs = Vec::with_capacity(1);
-        mlog.alloc(&self.log.segments, heat, 1, self.checkpoint, true, &mut runs)?;
-        debug_assert!(matches!(runs[..], [(_, 1)]), "one block was asked for, not {runs:?}");
-        let addr = runs.first().map_or(BlockAddr::NONE, |r| r.0);
-        if let Owner::Data { ino, page } = owner {
-            mlog.note_owners([(addr, DataOwner { ino, page })]);
-        } else {
-            self.sequence += 1;
-            debug_assert_eq!(self.sequence >> 32, self.checkpoint, "a sequence of the next checkpoint");
-            seal(&mut block, addr, self.log.stamp(self.sequence));
-        }
-        let r = checksum::reference(addr, &block);
-        let blocks = self.log.segments.blocks_at(addr);
-        debug_assert!(
-            (blocks == 2) == (heat != Heat::Warm && self.log.segments.geometry.copies == 2),
-            "block {addr} of {owner:?} is there {blocks} times"
-        );
-        let newly = self.log.segments.set_live(addr);
-        debug_assert!(newly, "block {addr} of {owner:?} was in use before");
-        if !matches!(owner, Owner::Usage { .. }) {
-            self.mark(addr);
-        }
-        if !matches!(owner, Owner::Summary { .. }) {
-            self.log.space.charge(0, blocks);
-        }
-        // An inode in memory is a tenth of its block, and pages have a cache of their own.
-        let keep = matches!(
-            owner,
-            Owner::Bucket { .. } | Owner::Map { .. } | Owner::Table { .. } | Owner::Usage { .. }
-        );
-        self.log.io.enqueue(r, block, keep, blocks == 2);
-        Ok(r)
+    fn write(&mut self, owner: Owner, block: Box<Block>) -> Result<BlockRef> {
+        let addr = self.claim(owner)?;
+        Ok(self.put(owner, addr, block))
     }
 
     fn free(&mut self, addr: BlockAddr) {

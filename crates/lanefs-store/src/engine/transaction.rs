@@ -210,7 +210,8 @@ impl Engine {
         debug_assert_eq!(runs.iter().map(|r| r.1 as usize).sum::<usize>(), blocks, "blocks are given out");
         let mut addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
         let mut owners = Vec::with_capacity(blocks);
-        let (mut freed, mut promised) = (0u64, 0u64);
+        let (mut freed, mut promised, mut own) = (0u64, 0u64, 0u64);
+        let copies = self.log.metadata_copies();
         let mut each = |u: &mut InodeUpdate, plan: Plan, inner: &mut InodeEntry| -> Result<()> {
             promised += u64::from(std::mem::take(&mut u.reserved));
             let mut put = |inner: &mut InodeEntry, page: u64, block: Box<Block>| -> Result<()> {
@@ -261,6 +262,9 @@ impl Engine {
             } else {
                 inner.state.apply_attrs(&u.attrs, version);
             }
+            if plan.tail.is_some() && inner.state.tail().is_some() {
+                own += inner.charge_own(copies);
+            }
             if tail_was != inner.state.tail_extent() {
                 inner.tail = Logged::No; // Also if it is only shorter: it may grow again, by zeros.
             }
@@ -276,7 +280,7 @@ impl Engine {
         debug_assert!(r.is_err() || writes.len() == blocks, "{} of {blocks} blocks are used", writes.len());
         debug_assert!(r.is_err() || updates.iter().all(|u| u.pages.is_empty()), "a page was left behind");
         mlog.note_owners(owners);
-        self.log.space.account_write(lane, promised, writes.len() as u64, freed);
+        self.log.space.account_write(lane, promised, writes.len() as u64 + own, freed);
         guards.iter_mut().for_each(|g| g.charge_unwritten(&self.log.space, lane));
         // It cannot be, and pages would be missing that somebody may call durable.
         r.inspect_err(|e| self.log.io.fail(e))

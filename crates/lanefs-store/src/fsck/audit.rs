@@ -4,10 +4,13 @@
 use crate::engine::Engine;
 use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
-use crate::tree::block_io::Owner;
+use crate::tree::block_io::{BlockSource, Owner};
+use lanefs_format::header::BlockKind;
+use lanefs_format::pack;
 use lanefs_format::summary::DataOwner;
+use lanefs_format::table_node::TableEntry;
 use lanefs_format::{BlockAddr, BlockRef, Ino};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 /// The findings of an audit.
@@ -26,6 +29,9 @@ struct Walk<'a> {
     seen: BTreeMap<BlockAddr, Owner>,
     /// Preallocated pages without a block.
     unwritten: u64,
+    /// Blocks that are charged for inodes that may need them.
+    charged: u64,
+    packs: HashSet<BlockAddr>,
     audit: Audit,
 }
 
@@ -51,16 +57,25 @@ impl Walk<'_> {
         }
     }
 
-    fn inode(&mut self, ino: Ino, block: BlockRef) -> Result<()> {
+    fn inode(&mut self, ino: Ino, entry: TableEntry) -> Result<()> {
         let Some(inode) = self.engine.inodes.get(ino, &self.engine.log.io)? else {
             self.audit.problems.push(format!("inode {ino} is in the table but cannot be found"));
             return Ok(());
         };
         let mut i = inode.lock();
-        if i.state.block() != block {
+        let packed = entry.slot != 0;
+        if i.state.is_packed() != packed || !packed && i.state.block() != entry.block {
             self.audit.problems.push(format!("inode {ino}: memory and table disagree about its block"));
         }
-        self.see(i.state.block(), Owner::Inode { ino });
+        if !packed {
+            self.see(entry.block, Owner::Inode { ino });
+        } else if self.packs.insert(entry.block.addr) {
+            self.see(entry.block, Owner::Pack { chunk: ino.chunk() });
+        }
+        if packed {
+            self.in_pack(ino, entry)?;
+        }
+        self.charged += i.own_charged;
         if let Err((_, refs)) = i.state.xattrs() {
             for (index, r) in refs.iter().copied().enumerate() {
                 self.see(r, Owner::Xattr { ino, index: index as u64 });
@@ -92,11 +107,27 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Checks that the pack has the inode in the slot that the table says.
+    fn in_pack(&mut self, ino: Ino, entry: TableEntry) -> Result<()> {
+        let block = self.engine.log.io.read(entry.block, BlockKind::Pack.name())?;
+        let found =
+            pack::decode(&block, entry.block.addr, ino.chunk()).and_then(|p| p.inode(ino, entry.slot));
+        match found {
+            Err(e) => self.audit.problems.push(format!("inode {ino}: {e}")),
+            Ok(i) if i.attrs.generation != entry.generation => {
+                let what = format!("generation {} instead of {}", i.attrs.generation, entry.generation);
+                self.audit.problems.push(format!("inode {ino} in a pack: {what}"));
+            }
+            Ok(_) => {}
+        }
+        Ok(())
+    }
+
     fn tables(&mut self, m: &Maintenance) -> Result<()> {
         let s = self.engine;
         let mut inos = Vec::new();
         s.inodes.table.for_each(&s.log.io, &mut |ino, e| {
-            inos.push((ino, e.block));
+            inos.push((ino, e));
             Ok(())
         })?;
         let mut nodes = BTreeSet::new();
@@ -111,8 +142,8 @@ impl Walk<'_> {
             self.see(r, Owner::Table { level, index });
         }
         self.audit.inodes = inos.len() as u64;
-        for (ino, block) in inos {
-            self.inode(ino, block)?;
+        for (ino, entry) in inos {
+            self.inode(ino, entry)?;
         }
         for (r, owner) in m.usage.blocks() {
             self.see(r, owner);
@@ -155,7 +186,14 @@ pub(crate) fn audit(engine: &Engine) -> Result<Audit> {
             "inodes wait for their NEW, or something else changes the store".into(),
         ));
     }
-    let mut w = Walk { engine, seen: BTreeMap::new(), unwritten: 0, audit: Audit::default() };
+    let mut w = Walk {
+        engine,
+        seen: BTreeMap::new(),
+        unwritten: 0,
+        charged: 0,
+        packs: HashSet::new(),
+        audit: Audit::default(),
+    };
     w.tables(&m)?;
     if !engine.log.read_only {
         w.summaries(&m);
@@ -171,7 +209,7 @@ pub(crate) fn audit(engine: &Engine) -> Result<Audit> {
         audit.problems.push(format!("{live} blocks are marked as in use, {} are", audit.blocks));
     }
     let free = engine.log.space.free_exact() + engine.log.space.reserved();
-    let expected = engine.log.space.total() as i64 - live as i64 - w.unwritten as i64
+    let expected = engine.log.space.total() as i64 - live as i64 - w.unwritten as i64 - w.charged as i64
         + m.usage.summary_blocks(&engine.log.segments) as i64;
     if free != expected {
         audit.problems.push(format!("{free} blocks are counted as free, but {expected} are"));

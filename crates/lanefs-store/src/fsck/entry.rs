@@ -50,7 +50,7 @@ pub(super) fn for_each_entry(
     f: &mut dyn FnMut(EntryRef<'_>),
 ) -> Result<()> {
     let e = table.lookup(ino, io)?;
-    let mut state = InodeState::load(ino, e.block, io)?;
+    let mut state = InodeState::load(ino, &e, io)?;
     if let Some((page, body)) = state.tail()
         && let Some(id) = BucketId::from_page(page)
     {

@@ -1,7 +1,7 @@
 //! Checking a volume, and repairing what can be.
 //!
 //! ```text
-//! superblocks -> newest slot whose inode table can be read   (none: a scan of all blocks for inode blocks)
+//! superblocks -> newest slot whose inode table can be read   (none: a scan of all blocks for inodes)
 //! walk        every node below it: checksums, owners, double references                   [`walk`]
 //! up          recovery as at any open, on marks counted by the walk; damaged inodes are replaced by what could
 //!             be read of them                                                                [`repair`]
@@ -35,10 +35,13 @@ mod mapped;
 mod marks;
 mod names;
 mod overlay;
+#[cfg(test)]
+mod pack_tests;
 mod parallel;
 mod paths;
 mod places;
 mod repair;
+mod salvage;
 mod scan;
 pub(crate) mod scrub;
 #[cfg(test)]

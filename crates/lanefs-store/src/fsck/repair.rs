@@ -352,7 +352,7 @@ impl Job<'_> {
         let found = scan.entries(io, |c| lost.iter().any(|r| r.contains(&c)));
         for (ino, e) in good.into_values().flatten().chain(found) {
             if e != TableEntry::default() {
-                table.set(ino, e.block, e.generation, e.epoch, io)?;
+                table.set(ino, e, io)?;
             }
         }
         Ok(table)
@@ -395,7 +395,8 @@ impl Job<'_> {
         for (ino, i) in &walk.inodes {
             let e = engine.inodes.table.lookup(*ino, &engine.log.io)?;
             if e.generation != i.generation {
-                engine.inodes.table.set(*ino, e.block, i.generation, e.epoch, &engine.log.io)?;
+                let e = TableEntry { generation: i.generation, ..e };
+                engine.inodes.table.set(*ino, e, &engine.log.io)?;
             }
         }
         let root = walk.inodes.get(&ROOT_INO).map(|i| i.kind);

@@ -1,10 +1,11 @@
-//! Looking for inodes without a tree: every block of the log is tried for a sealed inode block or
-//! table node.
+//! Looking for inodes without a tree: every block of the log is tried for a sealed inode block,
+//! pack of inodes or table node.
 //!
 //! An inode block alone does not show whether the inode still exists: it stays behind when the
-//! inode is deleted, until the block is used again. The youngest copy of its chunk's table node
-//! decides about those older than itself; for the others, and where there is none, the youngest
-//! inode block counts, and what was deleted may come back without a name.
+//! inode is deleted, until the block is used again, and so does the slot of a pack. The youngest
+//! copy of its chunk's table node decides about those older than itself; for the others, and where
+//! there is none, the youngest inode block or slot counts, and what was deleted may come back
+//! without a name.
 //!
 //! The atomics here are Relaxed: they hand out work and count, and the threads that add to them are
 //! joined before anybody goes by the sums.
@@ -18,6 +19,7 @@ use lanefs_format::checksum;
 use lanefs_format::header::{BlockKind, Stamp, verify_sealed};
 use lanefs_format::inode;
 use lanefs_format::map_node::KEY_END;
+use lanefs_format::pack;
 use lanefs_format::table_node::{self, ENTRIES, TableEntry};
 use lanefs_format::{BLOCK_SIZE, Block, BlockRef, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
@@ -26,8 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[derive(Default)]
 pub(super) struct Scan {
-    /// The youngest inode block of each number, and its generation.
-    inodes: HashMap<Ino, (Stamp, BlockRef, u32)>,
+    /// The youngest inode block or slot of each number, as the table would have it.
+    inodes: HashMap<Ino, (Stamp, TableEntry)>,
     /// The youngest table node of each chunk.
     chunks: HashMap<u64, (Stamp, Box<[TableEntry; ENTRIES]>)>,
     /// The youngest mount, and epoch in it, that any block was written in.
@@ -88,7 +90,16 @@ impl Scan {
                     if ino.chunk() < KEY_END
                         && let Ok(d) = inode::decode(b, addr, ino)
                     {
-                        self.inode(ino, (stamp, checksum::reference(addr, b), d.attrs.generation));
+                        self.inode(ino, (stamp, checksum::reference(addr, b)), 0, d.attrs.generation);
+                    }
+                }
+                BlockKind::Pack if h.index.get() < KEY_END => {
+                    let Ok(p) = pack::decode(b, addr, h.index.get()) else { continue };
+                    let block = checksum::reference(addr, b);
+                    for (ino, slot) in p.inodes() {
+                        if let Ok(d) = p.inode(ino, slot) {
+                            self.inode(ino, (stamp, block), slot, d.attrs.generation);
+                        }
                     }
                 }
                 BlockKind::Table if h.level == 0 && h.index.get() < KEY_END => {
@@ -101,7 +112,11 @@ impl Scan {
         }
     }
 
-    fn inode(&mut self, ino: Ino, new: (Stamp, BlockRef, u32)) {
+    fn inode(&mut self, ino: Ino, (stamp, block): (Stamp, BlockRef), slot: u8, generation: u32) {
+        self.younger(ino, (stamp, TableEntry { block, slot, generation, epoch: stamp.epoch }));
+    }
+
+    fn younger(&mut self, ino: Ino, new: (Stamp, TableEntry)) {
         let at = self.inodes.entry(ino).or_insert(new);
         if at.0 < new.0 {
             *at = new;
@@ -117,7 +132,7 @@ impl Scan {
 
     fn merge(&mut self, other: Scan) {
         self.last = self.last.max(other.last);
-        other.inodes.into_iter().for_each(|(i, n)| self.inode(i, n));
+        other.inodes.into_iter().for_each(|(i, n)| self.younger(i, n));
         other.chunks.into_iter().for_each(|(c, n)| self.chunk(c, n));
     }
 
@@ -134,9 +149,7 @@ impl Scan {
         for (chunk, (stamp, entries)) in self.chunks.iter().filter(|c| wanted(*c.0)) {
             for (slot, e) in entries.iter().enumerate() {
                 let ino = Ino(chunk * INOS_PER_CHUNK + slot as u64);
-                let own = self.inodes.get(&ino).map(|(age, block, generation)| {
-                    (*age, TableEntry { block: *block, generation: *generation, epoch: age.epoch })
-                });
+                let own = self.inodes.get(&ino).copied();
                 // An inode block that is younger than the table node was made after it.
                 let later = own.filter(|o| o.0 > *stamp);
                 let there = || io.read(e.block, "scan for inodes").is_ok();
@@ -150,9 +163,9 @@ impl Scan {
                 }
             }
         }
-        for (ino, (stamp, block, generation)) in &self.inodes {
+        for (ino, (_, entry)) in &self.inodes {
             if wanted(ino.chunk()) && !self.chunks.contains_key(&ino.chunk()) {
-                out.push((*ino, TableEntry { block: *block, generation: *generation, epoch: stamp.epoch }));
+                out.push((*ino, *entry));
             }
         }
         out.sort_unstable_by_key(|e| e.0);

@@ -8,7 +8,7 @@
 //!    written and is passed over.
 //! 2. What the last checkpoint refers to is not overwritten before a newer one is durable
 //!    (docs/SPEC.md, section 16). So a wrong sum is damage exactly if the inode table still names
-//!    the same inode block after the read; otherwise the inode is read again.
+//!    the same block for the inode after the read; otherwise the inode is read again.
 //! 3. Of a block of the tree that has a copy (`copies`) both are read. If one of them is bad, it is
 //!    no damage but repaired.
 //! 4. What was written since the last checkpoint is not looked at; who wants that makes a
@@ -26,11 +26,13 @@ use crate::tree::inode_state::InodeState;
 use crate::tree::inode_table::ChunkStep;
 use crate::tree::radix::Found;
 use lanefs_format::checksum;
+use lanefs_format::header::BlockKind;
 use lanefs_format::orphans;
 use lanefs_format::slot::Slot;
 use lanefs_format::superblock::{Superblock, UnverifiedSuperblock};
 use lanefs_format::table_node::TableEntry;
 use lanefs_format::{BLOCK_SHIFT, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
+use lanefs_sync::lock::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -93,9 +95,28 @@ impl ScrubStep {
 struct Medium<'a> {
     io: Io,
     engine: &'a Engine,
+    /// The pack that was read last: what lies beside an inode is mostly the next.
+    pack: Mutex<Option<(BlockRef, Box<Block>)>>,
 }
 
 impl Medium<'_> {
+    /// Reads an inode. Returns whether its block was read for it, too.
+    fn read_inode(&self, ino: Ino, at: &TableEntry) -> (bool, Result<InodeState>) {
+        if at.slot == 0 {
+            return (true, InodeState::load(ino, at, self));
+        }
+        let mut last = self.pack.lock();
+        let is_first = last.as_ref().is_none_or(|l| l.0 != at.block);
+        if is_first {
+            match self.read(at.block, BlockKind::Pack.name()) {
+                Ok(b) => *last = Some((at.block, b)),
+                Err(e) => return (true, Err(e)),
+            }
+        }
+        let Some((_, block)) = &*last else { return (true, InodeState::load(ino, at, self)) };
+        (is_first, InodeState::from_block(ino, at, block))
+    }
+
     /// Reads file data: it has no copy.
     fn read_data(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         match self.io.read(r, what) {
@@ -132,7 +153,7 @@ impl Scrub<'_> {
     pub fn scrub(&self, from: ScrubCursor, budget: u64) -> Result<ScrubStep> {
         self.check_open()?;
         let io = Io::new(self.0.log.io.devices().to_vec(), 0, true).of(&self.0.superblock());
-        let medium = Medium { io, engine: self.0 };
+        let medium = Medium { io, engine: self.0, pack: Mutex::new(None) };
         let mut step = self.scrub_on(&medium, from, budget)?;
         debug_assert!(step.next.is_none_or(|n| n > from), "a scrub from {from:?} goes on at {:?}", step.next);
         debug_assert_eq!(medium.io.queue_len(), 0, "who only reads has queued blocks");
@@ -346,24 +367,21 @@ impl Scrub<'_> {
         medium: &Medium<'_>,
         step: &mut ScrubStep,
     ) -> Result<Option<u64>> {
-        let mut block = entry.block;
+        let mut at = entry;
         for _ in 0..TRIES {
             let mut part = ScrubStep::default();
             let left = budget.saturating_sub(step.blocks()).max(1);
-            let next = visit(ino, block, page, left, medium, &mut part);
-            let now = if part.damage.is_empty() {
-                block
-            } else {
-                self.0.inodes.table.lookup(ino, &self.0.log.io)?.block
-            };
-            if now == block {
+            let next = visit(ino, &at, page, left, medium, &mut part);
+            let now =
+                if part.damage.is_empty() { at } else { self.0.inodes.table.lookup(ino, &self.0.log.io)? };
+            if now.block == at.block {
                 step.data_blocks += part.data_blocks;
                 step.node_blocks += part.node_blocks;
                 step.damage.append(&mut part.damage);
                 return Ok(next);
             }
-            block = now;
-            if block.is_none() {
+            at = now;
+            if at.block.is_none() {
                 return Ok(None);
             }
         }
@@ -374,17 +392,18 @@ impl Scrub<'_> {
 /// Compares everything below an inode block; returns the page to go on with.
 fn visit(
     ino: Ino,
-    block: BlockRef,
+    at: &TableEntry,
     from: u64,
     budget: u64,
     medium: &Medium<'_>,
     step: &mut ScrubStep,
 ) -> Option<u64> {
-    step.node_blocks += 1;
-    let mut state = match InodeState::load(ino, block, medium) {
+    let (is_first, read) = medium.read_inode(ino, at);
+    step.node_blocks += u64::from(is_first);
+    let mut state = match read {
         Ok(s) => s,
         Err(e) => {
-            step.add(ino, None, block.addr, e.to_string());
+            step.add(ino, None, at.block.addr, e.to_string());
             return None;
         }
     };

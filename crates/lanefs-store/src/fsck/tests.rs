@@ -18,14 +18,14 @@ use lanefs_format::table_node::{self, ENTRIES, TableEntry};
 use lanefs_format::*;
 use std::sync::Arc;
 
-const DIRS: u64 = 4;
-const FILES: u64 = 300;
+pub(super) const DIRS: u64 = 4;
+pub(super) const FILES: u64 = 300;
 
 fn cookie(name: &[u8]) -> u64 {
     lanefs_format::name_hash::name_hash([1, 2], name)
 }
 
-fn attrs(mode: u32, size: u64) -> Attrs {
+pub(super) fn attrs(mode: u32, size: u64) -> Attrs {
     Attrs {
         mode,
         uid: 0,
@@ -41,7 +41,7 @@ fn attrs(mode: u32, size: u64) -> Attrs {
     }
 }
 
-fn new(ino: u64, parent: u64, mode: u32) -> Effect<'static> {
+pub(super) fn new(ino: u64, parent: u64, mode: u32) -> Effect<'static> {
     Effect::New {
         ino: Ino(ino),
         parent: Ino(parent),
@@ -56,25 +56,34 @@ fn new(ino: u64, parent: u64, mode: u32) -> Effect<'static> {
     }
 }
 
-fn set(dir: u64, name: &[u8], ino: u64, kind: FileKind) -> Effect<'_> {
+pub(super) fn set(dir: u64, name: &[u8], ino: u64, kind: FileKind) -> Effect<'_> {
     Effect::Set { dir: Ino(dir), cookie: cookie(name), name, ino: Ino(ino), old: Ino::NONE, kind }
 }
 
-fn group(n: u64, effects: &[Effect<'_>]) -> Vec<u8> {
+pub(super) fn group(n: u64, effects: &[Effect<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     encode_group(&mut out, Version { epoch: n, ts: n, lane: 0 }, effects);
     out
 }
 
-struct Volume {
-    device: Arc<MemoryDevice>,
+pub(super) struct Volume {
+    pub(super) device: Arc<MemoryDevice>,
     epoch: u64,
 }
 
 impl Volume {
     /// Four directories in the root; the first has 300 files, of which each tenth has pages, and
     /// one a large map.
-    fn new() -> Volume {
+    pub(super) fn new() -> Volume {
+        Volume::made(true)
+    }
+
+    /// The same, each inode in a block of its own.
+    fn unpacked() -> Volume {
+        Volume::made(false)
+    }
+
+    fn made(packed_inodes: bool) -> Volume {
         let device = Arc::new(MemoryDevice::new(64 << 20).unwrap());
         let o = FormatOptions {
             segment_blocks: 64,
@@ -82,6 +91,7 @@ impl Volume {
             uuid: Some([7; 16]),
             hash_key: Some([1, 2]),
             time: Some(1),
+            packed_inodes,
             ..Default::default()
         };
         let d: Arc<dyn Device> = device.clone();
@@ -116,12 +126,12 @@ impl Volume {
         v
     }
 
-    fn devices(&self) -> Vec<Arc<dyn Device>> {
+    pub(super) fn devices(&self) -> Vec<Arc<dyn Device>> {
         vec![self.device.clone()]
     }
 
     /// Opens, does `f`, closes.
-    fn with<T>(&mut self, f: impl FnOnce(&Store) -> T) -> T {
+    pub(super) fn with<T>(&mut self, f: impl FnOnce(&Store) -> T) -> T {
         let (s, _) = Store::open(self.devices(), &OpenOptions::default()).unwrap();
         let t = f(&s);
         s.close().unwrap();
@@ -134,13 +144,13 @@ impl Volume {
         self.with(|s| fold(s, e, vec![g]));
     }
 
-    fn check(&self, repair: bool) -> FsckReport {
+    pub(super) fn check(&self, repair: bool) -> FsckReport {
         let o = FsckOptions { repair, threads: 2, ..FsckOptions::default() };
         check(self.devices(), &o, &|_| ()).unwrap()
     }
 
     /// Flips a byte of the youngest block of a kind that `pick` wants: level, inode, index.
-    fn damage(&self, kind: BlockKind, pick: impl Fn(u8, u64, u64) -> bool) {
+    pub(super) fn damage(&self, kind: BlockKind, pick: impl Fn(u8, u64, u64) -> bool) {
         let at = self.find(kind, pick) * BLOCK_SIZE as u64 + 100;
         let mut b = [0];
         self.device.peek(at, &mut b).unwrap();
@@ -148,7 +158,7 @@ impl Volume {
     }
 
     /// The youngest such block.
-    fn find(&self, kind: BlockKind, pick: impl Fn(u8, u64, u64) -> bool) -> u64 {
+    pub(super) fn find(&self, kind: BlockKind, pick: impl Fn(u8, u64, u64) -> bool) -> u64 {
         let bytes = self.device.to_vec();
         let mut best = None;
         for (n, b) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
@@ -168,7 +178,7 @@ impl Volume {
     }
 
     /// Checks without repair, which changes nothing; repairs; checks again.
-    fn heal(&self, expect: &[&str]) -> FsckReport {
+    pub(super) fn heal(&self, expect: &[&str]) -> FsckReport {
         let before = self.device.to_vec();
         let dry = self.check(false);
         assert!(before == self.device.to_vec(), "a check wrote to the device");
@@ -192,12 +202,12 @@ impl Volume {
     }
 }
 
-fn fold(s: &Store, epoch: u64, groups: Vec<Vec<u8>>) {
+pub(super) fn fold(s: &Store, epoch: u64, groups: Vec<Vec<u8>>) {
     let groups = groups.into_iter().map(Arc::new).collect();
     s.checkpoint(|| Ok(FoldInput { epoch, groups })).unwrap();
 }
 
-fn page(seed: u64) -> Box<Block> {
+pub(super) fn page(seed: u64) -> Box<Block> {
     let mut b = Block::zeroed();
     for (i, c) in b.0.chunks_exact_mut(8).enumerate() {
         c.copy_from_slice(&(seed.wrapping_mul(31) + i as u64).to_le_bytes());
@@ -205,13 +215,13 @@ fn page(seed: u64) -> Box<Block> {
     b
 }
 
-fn read(s: &Store, ino: u64, at: u64) -> Result<Box<Block>> {
+pub(super) fn read(s: &Store, ino: u64, at: u64) -> Result<Box<Block>> {
     let mut b = Block::zeroed();
     s.read_pages(Ino(ino), at, &mut [PageRead { block: &mut b, hole: false }])?;
     Ok(b)
 }
 
-fn lookup(s: &Store, dir: u64, name: &[u8]) -> Option<Ino> {
+pub(super) fn lookup(s: &Store, dir: u64, name: &[u8]) -> Option<Ino> {
     let b = s.load_bucket(Ino(dir), cookie(name)).unwrap();
     b.entries.iter().find(|e| &*e.name == name).map(|e| e.ino)
 }
@@ -409,7 +419,7 @@ fn what_has_no_name_comes_to_lost_and_found() {
 
 #[test]
 fn an_unreadable_inode_loses_its_names() {
-    let mut v = Volume::new();
+    let mut v = Volume::unpacked();
     v.damage(BlockKind::Inode, |_, ino, _| ino == 1010);
     v.heal(&["inode 1010: inode block", "\"file10\": names inode 1010"]);
     v.with(|s| {
@@ -614,7 +624,7 @@ fn blocks_that_a_file_shares_with_a_directory_are_the_directory_s() {
 /// scan nor come back with it.
 #[test]
 fn a_scan_passes_over_inodes_that_cannot_be() {
-    let v = Volume::new();
+    let v = Volume::unpacked();
     let is_file = |_, ino, _| ino == 1010;
     let stamp_of = |at: u64| {
         let mut b = Block::zeroed();
@@ -684,25 +694,33 @@ fn superblocks_and_slots_are_repaired_from_their_copies() {
 }
 
 /// The place of the youngest block of a kind that `pick` wants.
-fn place(v: &Volume, kind: BlockKind, pick: impl Fn(u8, u64, u64) -> bool) -> std::ops::Range<u64> {
+pub(super) fn place(
+    v: &Volume,
+    kind: BlockKind,
+    pick: impl Fn(u8, u64, u64) -> bool,
+) -> std::ops::Range<u64> {
     let at = v.find(kind, pick) * BLOCK_SIZE as u64;
     at..at + BLOCK_SIZE as u64
 }
 
 /// The volume's device, of which these bytes cannot be read.
-fn unreadable(v: &Volume, times: u64, range: std::ops::Range<u64>) -> Arc<FaultyDevice<Arc<MemoryDevice>>> {
+pub(super) fn unreadable(
+    v: &Volume,
+    times: u64,
+    range: std::ops::Range<u64>,
+) -> Arc<FaultyDevice<Arc<MemoryDevice>>> {
     let when = When { range: Some(range), times, ..When::default() };
     let plan = Plan::none().rule(Kind::Read, when, Fault::Error(libc::EIO));
     Arc::new(FaultyDevice::new(v.device.clone(), plan))
 }
 
-fn check_on(d: Arc<dyn Device>, o: FsckOptions) -> Result<FsckReport> {
+pub(super) fn check_on(d: Arc<dyn Device>, o: FsckOptions) -> Result<FsckReport> {
     check(vec![d], &FsckOptions { threads: 1, ..o }, &|_| ())
 }
 
 #[test]
 fn what_cannot_be_read_is_not_taken_for_damage() {
-    let v = Volume::new();
+    let v = Volume::unpacked();
     let repair = FsckOptions { repair: true, ..FsckOptions::default() };
     let before = v.device.to_vec();
     let places = [
@@ -731,7 +749,7 @@ fn what_cannot_be_read_is_not_taken_for_damage() {
 
 #[test]
 fn what_cannot_be_read_once_is_read_again() {
-    let v = Volume::new();
+    let v = Volume::unpacked();
     let at = place(&v, BlockKind::Inode, |_, ino, _| ino == 1010);
     let repair = FsckOptions { repair: true, ..FsckOptions::default() };
     let r = check_on(unreadable(&v, 1, at), repair).unwrap();
@@ -740,7 +758,7 @@ fn what_cannot_be_read_once_is_read_again() {
 
 #[test]
 fn what_cannot_be_read_is_given_up_if_asked() {
-    let mut v = Volume::new();
+    let mut v = Volume::unpacked();
     let at = place(&v, BlockKind::Inode, |_, ino, _| ino == 1010);
     let o = FsckOptions { repair: true, give_up_unreadable: true, ..FsckOptions::default() };
     let r = check_on(unreadable(&v, 0, at), o).unwrap();

@@ -19,6 +19,7 @@ use crate::tree::radix::Found;
 use lanefs_format::BucketEntry;
 use lanefs_format::checksum;
 use lanefs_format::dir_bucket::{self, BucketId, COOKIE_MAX, entries};
+use lanefs_format::header::BlockKind;
 use lanefs_format::inode::DirShape;
 use lanefs_format::summary::DataOwner;
 use lanefs_format::table_node::TableEntry;
@@ -81,10 +82,10 @@ pub(super) struct Walker<'a> {
     pub progress: OnProgress<'a>,
 }
 
-struct Shared<'a> {
-    w: &'a Walker<'a>,
+pub(super) struct Shared<'a> {
+    pub w: &'a Walker<'a>,
     out: Mutex<(&'a mut Walk, &'a mut FsckReport)>,
-    marks: &'a Marks,
+    pub marks: &'a Marks,
     done: AtomicU64,
     data: AtomicU64,
     nodes: AtomicU64,
@@ -190,7 +191,7 @@ fn lost_chunks(report: &mut FsckReport, range: &Range<u64>, e: &StoreError) {
 }
 
 impl Shared<'_> {
-    fn report(&self, place: Place, what: impl Into<What>, remedy: &str, repairable: bool) {
+    pub fn report(&self, place: Place, what: impl Into<What>, remedy: &str, repairable: bool) {
         self.out.lock().1.add(place, what, remedy, repairable);
     }
 
@@ -213,24 +214,61 @@ impl Shared<'_> {
         };
         let used: Vec<(usize, &TableEntry)> =
             entries.iter().enumerate().filter(|(_, e)| !e.block.is_none()).collect();
-        let blocks = self.w.io.read_ahead(&used.iter().map(|u| u.1.block).collect::<Vec<_>>());
-        for (i, (slot, e)) in used.into_iter().enumerate() {
-            self.inode(Ino(chunk * INOS_PER_CHUNK + slot as u64), *e, blocks.as_ref().map(|b| &b[i]));
+        let mut packs: Vec<Pack> = Vec::new();
+        let own: Vec<BlockRef> = used.iter().filter(|u| u.1.slot == 0).map(|u| u.1.block).collect();
+        let blocks = self.w.io.read_ahead(&own);
+        let mut next = 0;
+        for (number, e) in used {
+            let ino = Ino(chunk * INOS_PER_CHUNK + number as u64);
+            if e.slot == 0 {
+                self.inode(ino, *e, self.marks.mark_node(e.block.addr), blocks.as_ref().map(|b| &b[next]));
+                next += 1;
+            } else {
+                let at = packs.iter().position(|p| p.r == e.block).unwrap_or_else(|| {
+                    packs.push(self.pack(chunk, e.block));
+                    packs.len() - 1
+                });
+                let p = &mut packs[at];
+                p.used |= self.inode(ino, *e, p.marked, p.block.as_deref());
+            }
             let done = self.done.fetch_add(1, Relaxed) + 1;
             if done.is_multiple_of(256) {
                 (self.w.progress)(Progress { phase: Phase::Inodes, done, total: self.w.total });
             }
         }
+        for p in packs.iter().filter(|p| !p.used && p.marked == Marked::First) {
+            self.marks.unmark_node(p.r.addr);
+            self.out.lock().0.leave_alone.push(p.r.addr);
+        }
     }
 
-    /// Looks at an inode. `ahead`: its block, if it was read already; not verified.
-    fn inode(&self, ino: Ino, entry: TableEntry, ahead: Option<&Block>) {
+    /// Marks and reads a pack of a chunk.
+    fn pack(&self, chunk: u64, r: BlockRef) -> Pack {
+        let marked = self.marks.mark_node(r.addr);
+        // If it cannot be read, whoever is in it will have the error.
+        let block = self.w.io.read(r, BlockKind::Pack.name()).ok();
+        if block.is_some() && marked == Marked::First {
+            self.nodes.fetch_add(1, Relaxed);
+            if let Some(what) = bad_copy(self.w.io, r) {
+                let text = format!("pack of inodes of chunk {chunk}");
+                self.report(Place::from(text), what, AGAIN, true);
+            }
+        }
+        Pack { r, marked, block, used: false }
+    }
+
+    /// Looks at an inode. `marked`: what became of the mark of its block. `ahead`: the block, if it
+    /// was read already; not verified. Returns whether it goes on to lie there.
+    fn inode(&self, ino: Ino, entry: TableEntry, marked: Marked, ahead: Option<&Block>) -> bool {
         let what = |w: &str| Place::of_inode(ino, w);
+        let own = entry.slot == 0;
+        let part = if own { BlockKind::Inode.name() } else { BlockKind::Pack.name() };
         let lost = |why: What| {
-            self.report(what("inode block"), why, "its names are removed, its data is given up", true);
+            self.report(what(part), why, "its names are removed, its data is given up", true);
             self.out.lock().0.lost.push((ino, entry));
+            false
         };
-        match self.marks.mark_node(entry.block.addr) {
+        match marked {
             Marked::First => {}
             Marked::Again => {
                 return lost(format!("block {} belongs to something else too", entry.block.addr).into());
@@ -241,25 +279,30 @@ impl Shared<'_> {
         }
         let ahead = ahead.filter(|b| checksum::matches(entry.block, &b.0));
         let loaded = match ahead {
-            Some(b) => InodeState::from_block(ino, entry.block, b),
-            None => InodeState::load(ino, entry.block, self.w.io),
+            Some(b) => InodeState::from_block(ino, &entry, b),
+            None => InodeState::load(ino, &entry, self.w.io),
         };
         let mut state = match loaded {
             Ok(s) => s,
             Err(e) => {
-                self.marks.unmark_node(entry.block.addr);
-                self.out.lock().0.leave_alone.push(entry.block.addr);
+                if own {
+                    self.marks.unmark_node(entry.block.addr);
+                    self.out.lock().0.leave_alone.push(entry.block.addr);
+                }
                 return lost(What::from(&e));
             }
         };
-        self.copy(ino, "inode block", entry.block);
-        self.nodes.fetch_add(1, Relaxed);
+        if own {
+            self.copy(ino, "inode block", entry.block);
+            self.nodes.fetch_add(1, Relaxed);
+        }
         let Some(kind) = state.attrs().kind() else { return lost("it names no kind of file".into()) };
         if state.attrs().generation != entry.generation {
             let why = format!("generation {} instead of {}", state.attrs().generation, entry.generation);
             self.report(what("inode table"), why, "the table is set to the inode's", true);
         }
-        let mut visit = Visit { nodes: vec![entry.block.addr], ..Visit::default() };
+        let nodes = if own { vec![entry.block.addr] } else { Vec::new() };
+        let mut visit = Visit { nodes, ..Visit::default() };
         self.xattrs(&state, &mut visit);
         self.map(&mut state, kind, &mut visit);
         if kind == FileKind::Dir {
@@ -280,7 +323,7 @@ impl Shared<'_> {
                 "what can be read is kept; the rest becomes holes or loses its names",
                 true,
             );
-            self.salvage(&state, kind, &visit)
+            self.salvage(&state, &entry, kind, &visit)
         });
         let mut out = self.out.lock();
         out.0.shared.append(&mut visit.shared);
@@ -293,6 +336,7 @@ impl Shared<'_> {
         }
         out.0.inodes.insert(ino, info);
         out.0.salvaged.extend(salvage);
+        !damaged
     }
 
     fn xattrs(&self, state: &InodeState, v: &mut Visit) {
@@ -518,83 +562,26 @@ impl Shared<'_> {
             ));
         }
     }
+}
 
-    /// Returns an inode made of what can be read of a damaged one.
-    fn salvage(&self, old: &InodeState, kind: FileKind, v: &Visit) -> Salvage {
-        let mut state = InodeState::new(old.ino(), *old.attrs(), old.parent());
-        state.set_names(old.names());
-        state.apply_attrs(old.attrs(), old.version());
-        let blob = match (old.xattrs(), &v.xattrs) {
-            (Ok(b), _) => b.to_vec(),
-            (Err(_), Some(b)) => b.clone(),
-            (Err(_), None) => Vec::new(),
-        };
-        let mut entries_found = Vec::new();
-        let copied = (|| -> crate::error::Result<()> {
-            state.set_xattrs(blob)?;
-            if kind == FileKind::Dir {
-                let mut take = |bytes: &[u8]| entries_found.extend(entries(bytes).map(|e| e.to_owned()));
-                if let Some((page, body)) = old.tail()
-                    && let Some(id) = BucketId::from_page(page)
-                    && let Ok(bytes) = dir_bucket::check_body(body, old.block().addr, id)
-                {
-                    take(bytes);
-                }
-                for (page, r) in &v.buckets {
-                    if let Some(id) = BucketId::from_page(*page)
-                        && let Ok(b) = self.w.io.read(*r, "directory bucket")
-                        && let Ok(bytes) = dir_bucket::decode(&b, r.addr, old.ino(), id)
-                    {
-                        take(bytes);
-                    }
-                }
-                return Ok(());
-            }
-            let mut again = InodeState::load(old.ino(), old.block(), self.w.io)?;
-            let mut page = 0;
-            loop {
-                match next_mapped(&again, page) {
-                    Found::Here(None) => break,
-                    Found::Missing(w) => {
-                        if fetch(&mut again, self.w.io, &w).is_err() {
-                            page = after(&w);
-                        }
-                    }
-                    Found::Here(Some((p, r))) => {
-                        page = p + 1;
-                        if self.marks.geometry.locate(r.addr).is_some() {
-                            state.set_page(p, r, self.w.io)?;
-                        }
-                    }
-                }
-            }
-            if let Some((page, bytes)) = old.tail() {
-                let _ = state.set_tail(page, bytes.to_vec(), self.w.io)?;
-            }
-            if !old.prealloc().is_empty() {
-                state.replay_prealloc(old.prealloc(), self.w.io)?;
-            }
-            Ok(())
-        })();
-        if let Err(e) = copied {
-            self.report(Place::of_inode(old.ino(), "map"), &e, "the rest of it is given up", true);
-        }
-        entries_found.sort_unstable_by_key(|e| e.cookie);
-        entries_found.dedup_by(|a, b| a.name == b.name);
-        debug_assert!(state.block().is_none(), "what is salvaged is written to a block of its own");
-        Salvage { state, entries: entries_found }
-    }
+/// A pack, while the inodes of its chunk are looked at.
+struct Pack {
+    r: BlockRef,
+    marked: Marked,
+    block: Option<Box<Block>>,
+    /// An inode goes on to lie in it.
+    used: bool,
 }
 
 /// The parts of one inode that were seen.
 #[derive(Default)]
-struct Visit {
+pub(super) struct Visit {
     /// Its node blocks.
     nodes: Vec<BlockAddr>,
-    buckets: Vec<(u64, BlockRef)>,
+    pub buckets: Vec<(u64, BlockRef)>,
     owners: Vec<(BlockAddr, DataOwner)>,
     shared: Vec<(Ino, u64, BlockAddr)>,
-    xattrs: Option<Vec<u8>>,
+    pub xattrs: Option<Vec<u8>>,
     /// Why it has to be salvaged.
     damage: Option<What>,
 }

@@ -77,6 +77,9 @@ pub(crate) struct InodeEntry {
     counted_weight: usize,
     /// Preallocated pages without a block for which space is charged.
     charged: u64,
+    /// Blocks that are charged because it lies in a pack and may not fit there any more: until it
+    /// is written.
+    pub own_charged: u64,
 }
 
 impl InodeEntry {
@@ -96,6 +99,7 @@ impl InodeEntry {
             writing: Vec::new(),
             committing: Vec::new(),
             counted_weight: 0,
+            own_charged: 0,
         }
     }
 
@@ -132,6 +136,17 @@ impl InodeEntry {
     pub fn unwritten_change(&mut self) -> i64 {
         let now = self.state.unwritten();
         now.wrapping_sub(std::mem::replace(&mut self.charged, now)) as i64
+    }
+
+    /// Returns how many blocks have to be charged, now that it got a tail: it may need a block of
+    /// its own, of `copies` copies, and lies in a pack. What the tail was promised pays for it.
+    pub fn charge_own(&mut self, copies: u64) -> u64 {
+        if !self.state.is_packed() || self.own_charged > 0 {
+            return 0;
+        }
+        debug_assert!(self.state.tail().is_some() && self.state.is_dirty(), "who pays for it?");
+        self.own_charged = copies;
+        copies
     }
 
     /// Takes the live marks of what was given up.
@@ -282,7 +297,8 @@ fn evict_clean_nodes(c: &Arc<CachedInode>) -> usize {
 #[derive(Default)]
 struct Shard {
     inodes: WordMap<Arc<CachedInode>>,
-    /// Grows when an inode is taken out: a load that began before must begin again.
+    /// Grows when an inode is taken out, or is written without being here: a load that began before
+    /// must begin again.
     removals: u64,
     dirty: Vec<Arc<CachedInode>>,
     /// Bytes of the trees of large maps. What is small is in `INODE_BYTES`.
@@ -499,6 +515,15 @@ impl InodeCache {
     /// Returns whether the inode is in memory.
     pub fn has(&self, ino: Ino) -> bool {
         self.shard(ino).lock().inodes.contains_key(&ino.0)
+    }
+
+    /// Returns the inode if it is in memory, which a checkpoint has written without it. If not, who
+    /// looks for it in the table meanwhile looks again.
+    pub fn note_written(&self, ino: Ino) -> Option<Arc<CachedInode>> {
+        let mut s = self.shard(ino).lock();
+        let there = s.inodes.get(&ino.0).cloned();
+        s.removals += u64::from(there.is_none());
+        there
     }
 
     /// Notes that a fold makes this file.

@@ -19,24 +19,35 @@ use std::sync::Arc;
 pub(crate) struct Inodes {
     pub table: InodeTable,
     pub cache: InodeCache,
+    /// The volume has packs.
+    pub packed: bool,
     /// See `OpenOptions::memory_bytes`.
     memory_bytes: usize,
 }
 
 impl Inodes {
     /// Returns the inodes of a table, none of them in memory yet.
-    pub fn new(table: InodeTable, memory_bytes: usize) -> Inodes {
-        Inodes { table, cache: InodeCache::new(), memory_bytes }
+    pub fn new(table: InodeTable, packed: bool, memory_bytes: usize) -> Inodes {
+        Inodes { table, cache: InodeCache::new(), packed, memory_bytes }
     }
 
     fn load(&self, ino: Ino, io: &Io) -> Result<Option<InodeEntry>> {
-        let e = self.table.lookup(ino, io)?;
-        if e.block.is_none() {
-            return Ok(None);
+        loop {
+            let e = self.table.lookup(ino, io)?;
+            if e.block.is_none() {
+                return Ok(None);
+            }
+            match InodeState::load(ino, &e, io) {
+                Ok(state) => {
+                    let entry = InodeEntry::new(state, true);
+                    debug_assert!(entry.is_clean(), "inode {ino} changed while it was read");
+                    return Ok(Some(entry));
+                }
+                Err(why) if self.table.lookup(ino, io)? == e => return Err(why),
+                // Its pack was written anew elsewhere, and something else lies there now.
+                Err(_) => {}
+            }
         }
-        let entry = InodeEntry::new(InodeState::load(ino, e.block, io)?, true);
-        debug_assert!(entry.is_clean(), "inode {ino} changed while it was read");
-        Ok(Some(entry))
     }
 
     /// Returns an inode; `None` if neither the table nor an update knows it.
@@ -64,7 +75,26 @@ impl Inodes {
                 refs.extend(Some(self.table.lookup(ino, io)?.block).filter(|r| !r.is_none()));
             }
         }
+        refs.dedup();
         debug_assert!(refs.iter().all(|r| !r.is_none()), "a free number has no block to be read");
+        io.expect(&refs);
+        Ok(())
+    }
+
+    /// Reads the packs of these inodes together, for who goes on to write them: others that lie
+    /// there move along.
+    pub fn expect_packs(&self, inos: impl Iterator<Item = Ino>, io: &Io) -> Result<()> {
+        if !self.packed {
+            return Ok(());
+        }
+        let mut refs = Vec::new();
+        for ino in inos {
+            let e = self.table.lookup(ino, io)?;
+            if e.slot != 0 && refs.last() != Some(&e.block) {
+                refs.push(e.block);
+            }
+        }
+        debug_assert!(refs.iter().all(|r| !r.is_none()), "a free number is in a pack");
         io.expect(&refs);
         Ok(())
     }

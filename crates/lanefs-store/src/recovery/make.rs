@@ -16,8 +16,8 @@ use crate::recovery::superblock::{read_block, read_superblock};
 use crate::tree::inode_table::InodeTable;
 use lanefs_format::slot::{SLOT_BLOCKS, Slot};
 use lanefs_format::superblock::{
-    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, PREALLOCATION,
-    SUPERBLOCK_MAGIC, Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
+    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, PACKED_INODES,
+    PREALLOCATION, SUPERBLOCK_MAGIC, Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
 };
 use lanefs_format::{Attrs, BLOCK_SHIFT, Block, FIRST_INO, ROOT_INO};
 use std::io::Read;
@@ -125,7 +125,7 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     let superblock = |i: usize| Superblock {
         features_compatible: 0,
         features_read_compatible: FAR_COPIES | if o.metadata_copies == 2 { TWO_COPIES } else { 0 },
-        features_incompatible: PREALLOCATION,
+        features_incompatible: PREALLOCATION | if o.packed_inodes { PACKED_INODES } else { 0 },
         volume,
         device_index: i as u8,
         devices: entries.clone(),

@@ -69,7 +69,7 @@ fn read_tables(slot: &Slot, sb: &Superblock, io: &Io) -> Result<(SegmentTable, I
     if root.block.is_none() {
         return Err(StoreError::BadInode { ino: ROOT_INO, why: "the root directory is missing".into() });
     }
-    InodeState::load(ROOT_INO, root.block, io)?;
+    InodeState::load(ROOT_INO, &root, io)?;
     Ok((segments, inodes, usage))
 }
 
@@ -337,7 +337,7 @@ impl Recovery<'_> {
             // Not yet folded, unless this use of the number is over.
             return Ok(e.generation <= generation);
         }
-        let s = InodeState::load(ino, e.block, &self.engine.log.io)?;
+        let s = InodeState::load(ino, &e, &self.engine.log.io)?;
         Ok(s.attrs().generation == generation && s.version() < version)
     }
 

@@ -2,5 +2,6 @@
 
 mod fault_tests;
 mod meanwhile_tests;
+mod pack_tests;
 mod retry_tests;
 mod room_tests;

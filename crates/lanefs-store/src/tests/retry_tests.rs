@@ -17,8 +17,12 @@ type Hooked = Arc<HookedDevice<MemoryDevice>>;
 
 /// A new volume with segments of 16 blocks and one log.
 fn fresh(o: &OpenOptions) -> (Arc<Store>, Hooked) {
+    made(true, o)
+}
+
+fn made(packed_inodes: bool, o: &OpenOptions) -> (Arc<Store>, Hooked) {
     let d: Hooked = Arc::new(HookedDevice::new(MemoryDevice::new(16 << 20).unwrap()));
-    let format = FormatOptions { segment_blocks: 16, mlogs: 1, ..FormatOptions::default() };
+    let format = FormatOptions { segment_blocks: 16, mlogs: 1, packed_inodes, ..FormatOptions::default() };
     let devices: Vec<Arc<dyn Device>> = vec![d.clone()];
     Store::format(&devices, &format).unwrap();
     (Store::open(devices, o).unwrap().0, d)
@@ -47,10 +51,10 @@ fn in_place(s: &Store) -> Result<()> {
 
 /// Fsyncs of so many files and pages; then a checkpoint that finds room for `from` blocks only, is
 /// made again, and a reopening; then the same with one block more, until the first succeeds.
-fn every_block_is_the_last(files: u64, pages: u64, memory_bytes: usize, from: u32) {
+fn every_block_is_the_last(packed: bool, files: u64, pages: u64, memory_bytes: usize, from: u32) {
     let content = |ino: u64, p: u64| (ino + p) as u8 | 1;
     for (refused, k) in (from..).enumerate() {
-        let (s, d) = fresh(&OpenOptions { memory_bytes, ..OpenOptions::default() });
+        let (s, d) = made(packed, &OpenOptions { memory_bytes, ..OpenOptions::default() });
         make_files(&s, files);
         for ino in 20..20 + files {
             fsync(&s, ino, pages, (0..pages).map(|p| (p, page(content(ino, p)))).collect()).unwrap();
@@ -88,14 +92,16 @@ fn every_block_is_the_last(files: u64, pages: u64, memory_bytes: usize, from: u3
 /// that they were to mark for free.
 #[test]
 fn a_checkpoint_without_room_for_its_tables_leaves_them_to_the_next() {
-    every_block_is_the_last(40, 40, 64 << 20, 125);
+    every_block_is_the_last(false, 40, 40, 64 << 20, 125);
+    every_block_is_the_last(true, 40, 40, 64 << 20, 95);
 }
 
 /// With little memory the leaves of the inode table are written among the inodes: those that come
 /// behind an error stayed marked as listed, and were never written again.
 #[test]
 fn a_checkpoint_without_room_in_the_middle_of_its_inodes_leaves_the_rest_to_the_next() {
-    every_block_is_the_last(290, 1, 1 << 12, 250);
+    every_block_is_the_last(false, 290, 1, 1 << 12, 250);
+    every_block_is_the_last(true, 290, 1, 1 << 12, 1);
 }
 
 /// The inode was written out, and counted as done though the table did not know where: an older one

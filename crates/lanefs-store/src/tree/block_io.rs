@@ -14,6 +14,8 @@ pub enum Owner {
     Bucket { ino: Ino, page: u64 },
     /// An inode block.
     Inode { ino: Ino },
+    /// A pack of inodes of a chunk.
+    Pack { chunk: u64 },
     /// Node `index` at `level` of an inode's map (level 0 maps pages).
     Map { ino: Ino, level: u8, index: u64 },
     /// Block `index` of an inode's extended attributes.

@@ -488,7 +488,7 @@ mod tests {
         let r = cell.borrow_mut().write_out(log).unwrap();
         cell.borrow_mut().checkpoint_done();
         assert!(!cell.borrow().has_delta());
-        RefCell::new(InodeState::load(DIR, r, log).unwrap())
+        RefCell::new(InodeState::load_own(DIR, r, log).unwrap())
     }
 
     type Names = BTreeMap<Vec<u8>, (u64, Ino, FileKind)>;
@@ -612,7 +612,9 @@ mod tests {
             check(&cell, &log, &model);
             let cell = reload(&cell, &mut log);
             assert_eq!(cell.borrow().mapped_pages(), 0);
+            let own = cell.borrow().block();
             cell.borrow_mut().destroy(&mut log).unwrap();
+            log.free(own.addr);
             assert!(log.blocks.is_empty());
         }
     }

@@ -28,10 +28,13 @@ use crate::tree::map::{Map, MapShape};
 use crate::tree::radix::{Found, Wanted};
 pub use attributes::read_xattrs;
 use lanefs_format::dir_bucket::BucketId;
+use lanefs_format::header::BlockKind;
 use lanefs_format::inode::{self, DirShape, InodeBlock, MAP_ENTRY, MapImage};
 use lanefs_format::inode::{XATTR_INLINE, XATTR_PER_BLOCK, XattrPlace, map_room};
 use lanefs_format::map_node::FANOUT;
+use lanefs_format::pack;
 use lanefs_format::prealloc::Prealloc;
+use lanefs_format::table_node::TableEntry;
 use lanefs_format::{
     Attrs, BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, INLINE_MAX, Ino, SYMLINK_MAX,
     XATTR_BLOB_MAX,
@@ -67,8 +70,11 @@ pub struct InodeState {
     parent: Ino,
     version: u64,
     dir: DirShape,
-    /// Its inode block, none if it was never written.
+    /// The block that it was read from or written to last, none if it was never written. Of a pack
+    /// it may be an old one: the inode table knows.
     block: BlockRef,
+    /// That block is a pack.
+    packed: bool,
     map: Map,
     tail: Option<(u64, Vec<u8>)>,
     xattrs: XattrPlace,
@@ -115,6 +121,7 @@ impl InodeState {
             version: 0,
             dir: DirShape::default(),
             block: BlockRef::NONE,
+            packed: false,
             map: Map::new(ino),
             tail: None,
             xattrs: XattrPlace::Inline(Vec::new()),
@@ -153,9 +160,13 @@ impl InodeState {
         Ok(s)
     }
 
-    /// Unpacks the inode in the block `block` that `r` refers to.
-    pub fn from_block(ino: Ino, r: BlockRef, block: &Block) -> Result<InodeState> {
-        let i = inode::decode(block, r.addr, ino)?;
+    /// Unpacks the inode in the block `block` that its entry in the inode table refers to.
+    pub fn from_block(ino: Ino, e: &TableEntry, block: &Block) -> Result<InodeState> {
+        let r = e.block;
+        let i = match e.slot {
+            0 => inode::decode(block, r.addr, ino)?,
+            slot => pack::decode_inode(block, r.addr, ino, slot)?,
+        };
         let map = match i.map {
             MapImage::Inline(v) => Map::from_inline(ino, v),
             MapImage::Tree { root, height, pages } => {
@@ -171,6 +182,7 @@ impl InodeState {
             version: i.version,
             dir: i.dir,
             block: r,
+            packed: e.slot != 0,
             map,
             tail: i.tail,
             xattrs: i.xattrs,
@@ -184,9 +196,13 @@ impl InodeState {
         })
     }
 
-    /// Reads an inode.
-    pub fn load(ino: Ino, r: BlockRef, source: &(impl BlockSource + ?Sized)) -> Result<InodeState> {
-        InodeState::from_block(ino, r, &*source.read_once(r, "inode block")?)
+    /// Reads an inode. Of a pack others may be read next.
+    pub fn load(ino: Ino, e: &TableEntry, source: &(impl BlockSource + ?Sized)) -> Result<InodeState> {
+        let block = match e.slot {
+            0 => source.read_once(e.block, "inode block")?,
+            _ => source.read(e.block, BlockKind::Pack.name())?,
+        };
+        InodeState::from_block(ino, e, &block)
     }
 
     // ---- what it is ----
@@ -223,9 +239,14 @@ impl InodeState {
     pub fn dir(&self) -> DirShape {
         self.dir
     }
-    /// Returns its inode block on disk, none if it was never written.
+    /// Returns the block that it was read from or written to, none if it was never written. A pack
+    /// may have been written anew elsewhere since.
     pub fn block(&self) -> BlockRef {
         self.block
+    }
+    /// Returns whether it lies in a pack.
+    pub fn is_packed(&self) -> bool {
+        self.packed
     }
     /// Returns the number of pages that have a block of their own.
     pub fn mapped_pages(&self) -> u64 {
@@ -546,17 +567,14 @@ impl InodeState {
 
     // ---- to disk ----
 
-    /// Writes what is dirty: map nodes, attribute blocks, the inode block; frees the old ones.
-    /// Returns the inode block's reference, which is the old one if nothing was dirty.
-    pub fn write_out(&mut self, sink: &mut dyn BlockSink) -> Result<BlockRef> {
-        if !self.is_dirty() && !self.block.is_none() {
-            return Ok(self.block);
-        }
+    /// Writes what is dirty but the inode itself: map nodes, attribute blocks; frees the old ones.
+    /// Returns the inode as it has to be written, by [`InodeState::write_own`] or into a pack.
+    pub fn write_parts(&mut self, sink: &mut dyn BlockSink) -> Result<InodeBlock> {
         self.write_xattrs(sink)?;
         debug_assert!(self.new_xattrs.is_none(), "the attributes of inode {} were written", self.ino);
         let tail = self.tail.as_ref().map_or(0, |t| t.1.len());
         self.map.write_out(sink, map_room(&self.xattrs, tail) / MAP_ENTRY)?;
-        let image = InodeBlock {
+        Ok(InodeBlock {
             attrs: self.attrs,
             nlink: self.nlink,
             parent: self.parent,
@@ -570,31 +588,47 @@ impl InodeState {
             tail: self.tail.clone(),
             prealloc: self.prealloc,
             unwritten: self.unwritten,
-        };
-        let block = inode::encode(self.ino, &image)
+        })
+    }
+
+    /// Writes the inode to a block of its own. The old one is not freed: the inode table knows
+    /// where that is, and who else needs it.
+    pub fn write_own(&mut self, image: &InodeBlock, sink: &mut dyn BlockSink) -> Result<BlockRef> {
+        let block = inode::encode(self.ino, image)
             .ok_or_else(|| StoreError::BadInode { ino: self.ino, why: "its inode block overflows".into() })?;
-        let old = self.block;
-        self.block = sink.write(Owner::Inode { ino: self.ino }, block)?;
-        debug_assert!(!self.block.is_none(), "the sink gives an address in the log");
-        if !old.is_none() {
-            sink.free(old.addr);
-        }
+        let r = sink.write(Owner::Inode { ino: self.ino }, block)?;
+        debug_assert!(!r.is_none(), "the sink gives an address in the log");
+        self.written(r, false, sink);
+        Ok(r)
+    }
+
+    /// Takes note that what [`InodeState::write_parts`] returned has its place: a block of its own,
+    /// or one in a pack.
+    pub fn written(&mut self, block: BlockRef, packed: bool, sink: &mut dyn BlockSink) {
+        (self.block, self.packed) = (block, packed);
         sink.count_unwritten(self.unwritten as i64 - self.unwritten_on_disk as i64);
         self.unwritten_on_disk = self.unwritten;
         (self.dirty, self.nameless) = (false, false);
         self.sealed.append(std::mem::take(&mut self.delta)); // I2
         debug_assert!(!self.is_dirty(), "all of inode {} was written", self.ino);
         self.check_invariants();
-        Ok(self.block)
     }
 
-    /// Writes some dirty leaves of the map ahead of [`InodeState::write_out`]; see
+    /// Takes note that an older state, without content, lies in a pack. What is here is still to be
+    /// written.
+    pub fn older_is_packed(&mut self, block: BlockRef) {
+        debug_assert!(self.block.is_none() && self.dirty, "inode {} is on disk", self.ino);
+        (self.block, self.packed) = (block, true);
+    }
+
+    /// Writes some dirty leaves of the map ahead of [`InodeState::write_parts`]; see
     /// [`Map::write_leaves`].
     pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
         self.map.write_leaves(sink, from, max)
     }
 
-    /// Frees every block of the inode, its inode block included. The inode is gone afterwards.
+    /// Frees every block of the inode but the one that it lies in, which the inode table frees. The
+    /// inode is gone afterwards.
     pub fn destroy(&mut self, sink: &mut dyn BlockSink) -> Result<()> {
         self.map.destroy(sink)?;
         debug_assert!(self.map.pages() == 0 && !self.map.is_dirty(), "inode {} has blocks left", self.ino);
@@ -603,10 +637,7 @@ impl InodeState {
         {
             refs.iter().for_each(|r| sink.free(r.addr));
         }
-        let block = std::mem::take(&mut self.block);
-        if !block.is_none() {
-            sink.free(block.addr);
-        }
+        (self.block, self.packed) = (BlockRef::NONE, false);
         self.tail = None;
         self.new_xattrs = None;
         (self.prealloc, self.unwritten) = (Prealloc::NONE, 0);
@@ -664,6 +695,29 @@ impl InodeState {
     }
 }
 
+/// For tests: inodes with blocks of their own, and nothing else that refers to these.
+#[cfg(test)]
+impl InodeState {
+    /// Writes what is dirty, and frees the old inode block. Returns the inode's block.
+    pub fn write_out(&mut self, sink: &mut dyn BlockSink) -> Result<BlockRef> {
+        let old = self.block;
+        if !self.is_dirty() && !old.is_none() {
+            return Ok(old);
+        }
+        let image = self.write_parts(sink)?;
+        let r = self.write_own(&image, sink)?;
+        if !old.is_none() {
+            sink.free(old.addr);
+        }
+        Ok(r)
+    }
+
+    /// Reads an inode from a block of its own.
+    pub fn load_own(ino: Ino, r: BlockRef, source: &(impl BlockSource + ?Sized)) -> Result<InodeState> {
+        InodeState::load(ino, &TableEntry { block: r, ..TableEntry::default() }, source)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -703,7 +757,7 @@ mod tests {
         s.set_xattrs(b"abc".to_vec()).unwrap();
         let r = s.write_out(&mut log).unwrap();
         assert_eq!(log.blocks.len(), 1);
-        let s = InodeState::load(INO, r, &log).unwrap();
+        let s = InodeState::load_own(INO, r, &log).unwrap();
         assert_eq!(here(s.lookup(0)), PageAt::Inline(b"hello"));
         assert_eq!((s.names(), s.version(), s.xattrs()), (1, 3, Ok(&b"abc"[..])));
         assert_eq!((here(s.next_data(0)), here(s.next_hole(0))), (Some(0), 1));
@@ -762,7 +816,7 @@ mod tests {
         s.set_xattrs(blob.clone()).unwrap();
         let r = s.write_out(&mut log).unwrap();
         assert_eq!(log.blocks.len(), 1 + 33 + 1);
-        let mut s = InodeState::load(INO, r, &log).unwrap();
+        let mut s = InodeState::load_own(INO, r, &log).unwrap();
         let (len, refs) = s.xattrs().unwrap_err();
         assert_eq!(read_xattrs(INO, len, refs, &log).unwrap(), blob);
         // The cleaner asks for the second attribute block.
@@ -773,7 +827,9 @@ mod tests {
         assert!(!log.blocks.contains_key(&old.addr));
         assert_eq!(log.blocks.len(), 1 + 33 + 1);
         assert!(s.set_xattrs(vec![0; XATTR_BLOB_MAX + 1]).is_err());
+        let own = s.block();
         s.destroy(&mut log).unwrap();
+        log.free(own.addr);
         assert!(log.blocks.is_empty());
     }
 
@@ -788,7 +844,7 @@ mod tests {
         let _ = s.set_tail(50, vec![1; 3000], &log).unwrap();
         let r = s.write_out(&mut log).unwrap();
         assert_eq!(log.blocks.len(), 50 + 2);
-        let mut s = InodeState::load(INO, r, &log).unwrap();
+        let mut s = InodeState::load_own(INO, r, &log).unwrap();
         assert!(matches!(s.lookup(49), Found::Missing(_)));
         assert!(matches!(s.resolve(&log, |s| s.map.get(49)).unwrap(), r if !r.is_none()));
         assert_eq!(s.mapped_pages(), 50);

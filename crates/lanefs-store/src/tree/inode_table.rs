@@ -1,4 +1,5 @@
-//! The inode table: inode number -> inode block, for many readers and writers at once.
+//! The inode table: inode number -> inode block, or pack and slot, for many readers and writers at
+//! once.
 //!
 //! Leaves (chunks of 128 numbers) lie in shards, each chunk under a lock of its own, so that lanes,
 //! which own whole chunks, never meet here. The levels above are one radix tree under one lock that
@@ -9,7 +10,10 @@
 //!  T2  a dirty chunk stays in memory; a chunk is clean only after the tree refers to what was
 //!      written of it;
 //!  T3  no lock is held over I/O; locks are taken in the order shard, chunk, tree, and no two of a
-//!      kind at once.
+//!      kind at once;
+//!  T4  a pack is in use as long as an entry of its chunk names it. Nobody counts: who changes an
+//!      entry is told, under the chunk's lock, which block no other entry names any more, and frees
+//!      it.
 
 use crate::api::ChunkUsage;
 use crate::error::{Result, StoreError};
@@ -17,6 +21,7 @@ use crate::tree::block_io::{BlockSink, BlockSource, Owner};
 use crate::tree::radix::{Found, Radix, Tree};
 use crossbeam_utils::CachePadded;
 use lanefs_format::map_node::{FANOUT_BITS, KEY_END, PENDING};
+use lanefs_format::pack::SLOTS_MAX;
 use lanefs_format::table_node::{self, ENTRIES, TableEntry};
 use lanefs_format::{BlockRef, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
@@ -35,19 +40,57 @@ struct Leaf {
 type Chunk = Arc<CachePadded<Mutex<Leaf>>>;
 type Shard = CachePadded<Mutex<HashMap<u64, Chunk>>>;
 
-/// The entry of a number, in memory for as long as this lives: setting it cannot fail.
-pub struct Entry {
+/// A chunk, in memory for as long as this lives: setting its entries cannot fail.
+pub struct Held {
     chunk: Chunk,
-    slot: usize,
 }
 
-impl Entry {
-    /// Sets the place of the inode block. Returns the one before.
-    pub fn set(&self, block: BlockRef, generation: u32, epoch: u64) -> BlockRef {
-        debug_assert!(block.addr != PENDING, "an inode block has an address before the table names it");
+impl Held {
+    /// Returns all entries.
+    pub fn entries(&self) -> [TableEntry; ENTRIES] {
+        self.chunk.lock().entries
+    }
+
+    /// Sets the entry of `ino`. Returns the block that is free now (T4), if there is one.
+    pub fn set(&self, ino: Ino, entry: TableEntry) -> BlockRef {
+        debug_assert!(entry.block.addr != PENDING, "a block has an address before the table names it");
         let mut leaf = self.chunk.lock();
         leaf.dirty = true;
-        std::mem::replace(&mut leaf.entries[self.slot], TableEntry { block, generation, epoch }).block
+        let old = std::mem::replace(&mut leaf.entries[ino.slot()], entry);
+        if leaf.names(&old) { BlockRef::NONE } else { old.block }
+    }
+
+    /// Makes the entries of these numbers of the chunk name a pack, in the order of its slots: each
+    /// with its generation. `freed` gets the blocks that are free now (T4).
+    pub fn set_pack(
+        &self,
+        pack: BlockRef,
+        members: impl Iterator<Item = (u8, u32)>,
+        epoch: u64,
+        freed: &mut Vec<BlockRef>,
+    ) {
+        debug_assert!(!pack.is_none() && pack.addr != PENDING, "a pack that lies nowhere");
+        let mut leaf = self.chunk.lock();
+        leaf.dirty = true;
+        let mut left: Vec<TableEntry> = Vec::new();
+        for (slot, (number, generation)) in (1..).zip(members) {
+            debug_assert!(usize::from(slot) <= SLOTS_MAX, "slot {slot} of a pack");
+            let new = TableEntry { block: pack, slot, generation, epoch };
+            let old = std::mem::replace(&mut leaf.entries[usize::from(number)], new);
+            if !old.block.is_none() && left.last().is_none_or(|l| l.block != old.block) {
+                left.push(old);
+            }
+        }
+        left.sort_unstable_by_key(|l| l.block.addr);
+        left.dedup_by_key(|l| l.block.addr);
+        freed.extend(left.iter().filter(|old| !leaf.names(old)).map(|old| old.block));
+    }
+}
+
+impl Leaf {
+    /// Returns whether an entry names the block that `old`, which was one, named.
+    fn names(&self, old: &TableEntry) -> bool {
+        old.slot != 0 && self.entries.iter().any(|e| e.block.addr == old.block.addr)
     }
 }
 
@@ -163,28 +206,21 @@ impl InodeTable {
         })
     }
 
-    /// Brings the entry of `ino` into memory, and keeps it there.
-    pub fn hold(&self, ino: Ino, source: &(impl BlockSource + ?Sized)) -> Result<Entry> {
-        let beyond = || StoreError::Invalid(format!("inode {ino} is beyond the table"));
-        let chunk = self.chunk(ino.chunk(), true, source)?.ok_or_else(beyond)?;
-        debug_assert!(Arc::strong_count(&chunk) > 1, "the table has chunk {}, too (T1)", ino.chunk());
-        Ok(Entry { chunk, slot: ino.slot() })
+    /// Brings a chunk into memory, and keeps it there.
+    pub fn hold(&self, chunk: u64, source: &(impl BlockSource + ?Sized)) -> Result<Held> {
+        let beyond = || StoreError::Invalid(format!("inode chunk {chunk} is beyond the table"));
+        let held = self.chunk(chunk, true, source)?.ok_or_else(beyond)?;
+        debug_assert!(Arc::strong_count(&held) > 1, "the table has chunk {chunk}, too (T1)");
+        Ok(Held { chunk: held })
     }
 
-    /// Sets the place of the inode block of `ino`. Returns the one before.
-    pub fn set(
-        &self,
-        ino: Ino,
-        block: BlockRef,
-        generation: u32,
-        epoch: u64,
-        source: &(impl BlockSource + ?Sized),
-    ) -> Result<BlockRef> {
-        Ok(self.hold(ino, source)?.set(block, generation, epoch))
+    /// Sets the entry of `ino`. Returns the block that is free now (T4), if there is one.
+    pub fn set(&self, ino: Ino, entry: TableEntry, source: &(impl BlockSource + ?Sized)) -> Result<BlockRef> {
+        Ok(self.hold(ino.chunk(), source)?.set(ino, entry))
     }
 
-    /// Frees the number; its next use has the generation `next`. Returns the place of its inode
-    /// block.
+    /// Frees the number; its next use has the generation `next`. Returns the block that is free now
+    /// (T4), if there is one.
     pub fn clear(
         &self,
         ino: Ino,
@@ -192,7 +228,7 @@ impl InodeTable {
         epoch: u64,
         source: &(impl BlockSource + ?Sized),
     ) -> Result<BlockRef> {
-        Ok(self.hold(ino, source)?.set(BlockRef::NONE, next, epoch))
+        self.set(ino, TableEntry { generation: next, epoch, ..TableEntry::default() }, source)
     }
 
     /// Returns which numbers of a chunk are in use, and the generations of their present or next
@@ -388,13 +424,38 @@ mod tests {
         BlockRef { addr: BlockAddr(n), crc: n as u32 }
     }
 
+    fn own(block: BlockRef, generation: u32, epoch: u64) -> TableEntry {
+        TableEntry { block, slot: 0, generation, epoch }
+    }
+
+    /// A pack that lost an inode was freed, with the others in it.
+    #[test]
+    fn a_pack_is_free_when_the_last_entry_leaves_it() {
+        let log = MemLog::default();
+        let t = InodeTable::new();
+        let held = t.hold(0, &log).unwrap();
+        let mut freed = Vec::new();
+        held.set_pack(r(50), [(1, 10), (2, 20), (9, 90)].into_iter(), 3, &mut freed);
+        held.set(Ino(4), own(r(60), 1, 3));
+        assert!(freed.is_empty());
+        let e = t.lookup(Ino(9), &log).unwrap();
+        assert_eq!(e, TableEntry { block: r(50), slot: 3, generation: 90, epoch: 3 });
+        assert_eq!(t.clear(Ino(1), 11, 4, &log).unwrap(), BlockRef::NONE);
+        held.set_pack(r(51), [(2, 20), (4, 1)].into_iter(), 5, &mut freed);
+        assert_eq!(freed, [r(60)], "the pack has inode 9 still");
+        assert_eq!(held.set(Ino(9), own(r(52), 90, 5)), r(50));
+        freed.clear();
+        held.set_pack(r(53), [(2, 20), (4, 1), (9, 90)].into_iter(), 6, &mut freed);
+        assert_eq!(freed, [r(51), r(52)]);
+    }
+
     #[test]
     fn numbers_keep_their_generation_across_uses_and_reloads() {
         let mut log = MemLog::default();
         let t = InodeTable::new();
         assert_eq!(t.lookup(Ino(1), &log).unwrap(), TableEntry::default());
         for ino in [1u64, 16, 127, 128, 40_000, 1 << 40] {
-            assert!(t.set(Ino(ino), r(ino), 1, 3, &log).unwrap().is_none());
+            assert!(t.set(Ino(ino), own(r(ino), 1, 3), &log).unwrap().is_none());
         }
         assert_eq!(t.clear(Ino(16), 2, 4, &log).unwrap(), r(16));
         let (root, height) = t.write_out(&mut log).unwrap();
@@ -412,7 +473,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!(all, [1, 127, 128, 40_000, 1 << 40]);
-        assert!(t.set(Ino(u64::MAX), r(1), 0, 0, &log).is_err());
+        assert!(t.set(Ino(u64::MAX), own(r(1), 0, 0), &log).is_err());
     }
 
     #[test]
@@ -420,7 +481,7 @@ mod tests {
         let mut log = MemLog::default();
         let t = InodeTable::new();
         for c in 0..300 {
-            t.set(Ino(c * 128), r(1 << 40 | c), 1, 1, &log).unwrap();
+            t.set(Ino(c * 128), own(r(1 << 40 | c), 1, 1), &log).unwrap();
         }
         t.write_out(&mut log).unwrap();
         let n = log.blocks.len();
@@ -449,7 +510,7 @@ mod tests {
         let mut log = MemLog::default();
         let t = InodeTable::new();
         for c in 0..2000 {
-            t.set(Ino(c * 128), r(1 << 40 | c), 1, 1, &log).unwrap();
+            t.set(Ino(c * 128), own(r(1 << 40 | c), 1, 1), &log).unwrap();
             if c % 100 == 99 {
                 t.write_chunks(&mut log).unwrap();
                 t.evict_clean();
@@ -482,7 +543,7 @@ mod tests {
                                 // Chunks 0..3 are shared by all writers, their slots are not.
                                 let ino = Ino((i + slot) % 3 * 128 + w * 32 + slot);
                                 let want = r((w * 1_000_000 + i * 10 + slot) | 1 << 50);
-                                t.set(ino, want, i as u32, i, &log).unwrap();
+                                t.set(ino, own(want, i as u32, i), &log).unwrap();
                                 assert_eq!(t.lookup(ino, &log).unwrap().block, want);
                             }
                         }

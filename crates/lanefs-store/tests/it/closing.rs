@@ -11,11 +11,13 @@ fn hooked() -> Arc<Hooked> {
     Arc::new(Hooked::new(MemoryDevice::new(4 << 20).unwrap()))
 }
 
-/// A volume with the files 20 and 21, of which the store has nothing in memory.
+/// A volume with the files 20 and 21, of which the store has nothing in memory. Each lies in a
+/// block of its own: the one is not read with the other.
 fn two_files() -> (Dev, Arc<Hooked>, Arc<Store>) {
     let hooks = hooked();
     let d: Dev = hooks.clone();
-    Store::format(std::slice::from_ref(&d), &format_options()).unwrap();
+    let o = FormatOptions { packed_inodes: false, ..format_options() };
+    Store::format(std::slice::from_ref(&d), &o).unwrap();
     let (s, _) = open(&d);
     let g = [group(1, 1, &[new_file(20), set(b"a", 20, 0)]), group(1, 2, &[new_file(21), set(b"b", 21, 0)])];
     let files = (20..22).map(|ino| update(ino, 4096, vec![(0, page(ino))])).collect();

@@ -270,6 +270,7 @@ fn one_bad_copy_of_any_block_of_a_closed_volume_costs_nothing() {
     let kinds = every_block_of(&v, 1);
     let all = [
         BlockKind::Inode,
+        BlockKind::Pack,
         BlockKind::Map,
         BlockKind::Table,
         BlockKind::Bucket,

@@ -17,6 +17,11 @@
 //! 5. All of these are blocks of the tree. In a volume that keeps two copies of it each promise is
 //!    of two blocks ([`lanefs_store::Store::reserve_nodes`]); what travels with the epochs is
 //!    counted without the copies.
+//! 6. Small inodes share blocks, and the fold charges what it wrote: many empty files a block. What
+//!    makes an inode larger later is promised by who does it. A page of a file has a promise of its
+//!    own; where it lies in the inode the store keeps the block until the inode is written. Short
+//!    attributes are promised a block, unless there is plenty of space, and an entry of a map takes
+//!    a hundredth of the page that it is for, which is kept back as maps are.
 
 use super::Core;
 use crate::error::{Result, posix};
@@ -154,6 +159,27 @@ pub(crate) fn change_with_space(core: &Core, mut f: impl FnMut() -> Result<bool>
     })?
 }
 
+/// Returns whether a quarter of a volume is free that is not small.
+fn has_plenty(core: &Core) -> bool {
+    let (free, all) = (core.store.free_segment_blocks(), core.store.blocks_for_users());
+    debug_assert!(all > 0, "a volume for nobody");
+    free > all / 4 && !core.budget.is_small
+}
+
+/// Returns the blocks to be promised when the extended attributes of an inode grow from so many
+/// encoded bytes to so many (6).
+pub(crate) fn promise_of_xattrs(core: &Core, from: usize, to: usize) -> u64 {
+    debug_assert!(to <= 2 * XATTR_BLOB_MAX, "{to} bytes of extended attributes");
+    let is_scarce = || match core.budget.is_small {
+        true => core.store.space().free < core.store.blocks_for_users() / 4 * 3,
+        false => !has_plenty(core),
+    };
+    match blocks_of_xattrs(to) {
+        0 => u64::from(to > from && is_scarce()),
+        blocks => blocks,
+    }
+}
+
 /// Returns whether what is logged and not folded could need half of the segments that are free (4).
 /// As long as a quarter of a volume is free that is not small, commits and the background see to it
 /// in time.
@@ -163,7 +189,7 @@ pub(crate) fn log_needs_fold(core: &Core) -> bool {
     debug_assert!(copies >= 1, "the tree lies nowhere");
     // Relaxed: an estimate.
     let attributes = (1 + copies) * core.budget.xattr_blocks.load(Relaxed);
-    if free > core.store.blocks_for_users() / 4 && !core.budget.is_small {
+    if has_plenty(core) {
         return attributes > free / 2;
     }
     let changes = (core.journal.log_bytes() / BYTES_A_CHANGE) as u64;

@@ -4,7 +4,7 @@ use super::perm::{self, R, W};
 use super::rights::Rights;
 use super::{Op, posix};
 use crate::core::Core;
-use crate::core::space::blocks_of_xattrs;
+use crate::core::space::{blocks_of_xattrs, promise_of_xattrs};
 use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::inode::{HAS_XATTRS, XATTR_DIRTY};
@@ -228,7 +228,8 @@ pub(crate) fn set_xattr(
         fits(now).map_err(crate::Error::Posix)?;
         // A list of attributes outside the inode is written anew whole. At most so long,
         // whatever this one's name had.
-        blocks_of_xattrs(now.encoded().len() + Xattrs::bytes(name, value))
+        let before = now.encoded().len();
+        promise_of_xattrs(core, before, before + Xattrs::bytes(name, value))
     };
     if blocks > 0 && !core.store.reserve_nodes(core.journal.lanes.mine(), blocks) {
         return Ok(false);
@@ -279,10 +280,10 @@ pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8])
     removed.map(|()| true)
 }
 
-/// Gives the store attributes that take `blocks` of their own, so that the checkpoint which
+/// Gives the store attributes that may take `blocks`, so that the checkpoint which
 /// gives the promise back is the one that writes them.
 fn hand_over_xattrs(core: &Core, inode: &Inode, changed: bool, blocks: u64) {
-    debug_assert!(blocks > 0, "attributes within the inode are promised nothing");
+    debug_assert!(blocks > 0, "attributes that are promised nothing");
     if changed
         && let Some(persistence) = core.persistence()
         && let Err(e) = persistence.write_attributes(inode)

@@ -32,13 +32,14 @@ pub fn volume(mib: u64) -> (Volume, Arc<MemoryDevice>) {
 
 /// The same with so many copies of its tree.
 pub fn volume_with(mib: u64, metadata_copies: u32) -> (Volume, Arc<MemoryDevice>) {
+    volume_as(mib, FormatOptions { metadata_copies, ..Default::default() })
+}
+
+/// The same with other options of one's own.
+pub fn volume_as(mib: u64, o: FormatOptions) -> (Volume, Arc<MemoryDevice>) {
     let dev = Arc::new(MemoryDevice::new(mib << 20).unwrap());
     let d: Arc<dyn Device> = dev.clone();
-    Store::format(
-        std::slice::from_ref(&d),
-        &FormatOptions { segment_blocks: 64, mlogs: 2, metadata_copies, ..Default::default() },
-    )
-    .unwrap();
+    Store::format(std::slice::from_ref(&d), &FormatOptions { segment_blocks: 64, mlogs: 2, ..o }).unwrap();
     (Volume::open_devices(vec![d], &options()).unwrap(), dev)
 }
 

@@ -1,15 +1,23 @@
 //! Step 4 of a checkpoint (checkpoint/mod.rs): inodes are written out.
 
+use super::packs::Packs;
 use crate::engine::fold::Fold;
 use crate::engine::maintenance::Maintenance;
 use crate::engine::sink::{QUEUE_MAX, Sink};
 use crate::error::Result;
 use crate::inodes::Inodes;
-use crate::inodes::cache::CachedInode;
+use crate::inodes::cache::{CachedInode, InodeEntry};
 use crate::log::Log;
 use crate::tree::block_io::BlockSink;
-use lanefs_format::BlockAddr;
+use lanefs_format::pack;
+use lanefs_format::{BlockAddr, Ino};
 use std::sync::Arc;
+
+/// Inodes of which packs are read together that others may move out of.
+const TOGETHER: usize = 256;
+/// Files that were put off and are written before anybody looks at what is queued. A part of 256,
+/// after which the table is looked at.
+const AT_ONCE: usize = 32;
 
 /// Writes out inodes, those that a fold put off among them.
 pub(crate) struct Capture<'a> {
@@ -23,20 +31,37 @@ impl Capture<'_> {
     /// is on that list until it is written, or is in `m.waiting` (5).
     pub fn capture_all(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
         self.capture_deferred(m, fold, sink)?;
+        let mut packs = Packs::new(self.inodes, fold);
+        let r = self.capture_changed(m, &mut packs, sink);
+        packs.close(sink);
+        r
+    }
+
+    fn capture_changed(&self, m: &mut Maintenance, packs: &mut Packs<'_>, sink: &mut Sink<'_>) -> Result<()> {
         // Neighbours in the table are neighbours in the log. The first is the last on the list,
         // which is taken from its end.
         m.changed.sort_unstable_by_key(|c| std::cmp::Reverse(c.ino));
         m.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for n in 0.. {
+            if n % TOGETHER == 0 {
+                let next = m.changed.iter().rev().take(TOGETHER).map(|c| c.ino);
+                self.inodes.expect_packs(next, &self.log.io)?;
+            }
             let Some(inode) = m.changed.last().cloned() else { break };
             let ino = inode.ino;
             self.capture_leaves(&inode, sink)?;
-            if !self.capture(m, &inode, fold, sink)? {
+            if !self.capture(m, &inode, packs, sink)? {
                 m.waiting.push(inode);
             }
             debug_assert!(m.changed.last().is_some_and(|c| c.ino == ino), "inode {ino} was not the last");
             m.changed.pop();
             self.inodes.evict_or_flush(n, sink)?;
+        }
+        packs.finish(m, sink)?;
+        while let Some(&chunk) = m.moving.keys().next() {
+            packs.begin(chunk, m, sink)?;
+            packs.finish(m, sink)?;
+            sink.flush_if_full()?;
         }
         debug_assert!(m.deferred.is_empty(), "files that were put off are not written");
         Ok(())
@@ -44,30 +69,62 @@ impl Capture<'_> {
 
     /// Makes and writes out all files that were put off.
     pub fn capture_deferred(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
+        let mut packs = Packs::new(self.inodes, fold);
+        let r = self.capture_put_off(m, &mut packs, sink);
+        packs.close(sink);
+        self.look_again(m, &mut packs);
+        r
+    }
+
+    fn capture_put_off(&self, m: &mut Maintenance, packs: &mut Packs<'_>, sink: &mut Sink<'_>) -> Result<()> {
         for n in 0.. {
-            if m.deferred.is_empty() {
-                break;
-            }
+            let Some(b) = m.deferred.last().copied() else { break };
             let left = m.deferred.len();
-            if let Some(inode) = self.fold.make_next_deferred(m, sink)? {
-                if self.capture(m, &inode, fold, sink)? {
-                    m.changed.pop_if(|c| Arc::ptr_eq(c, &inode));
-                }
-                let is_bare = {
-                    let i = inode.lock();
-                    i.state.version() == 0 && i.is_clean()
-                };
-                if is_bare && m.captured.pop_if(|c| Arc::ptr_eq(c, &inode)).is_some() {
-                    let ino = inode.ino;
-                    drop(inode);
-                    self.inodes.cache.forget(ino);
-                }
+            if self.inodes.packed {
+                packs.begin(b.ino.chunk(), m, sink)?;
+            }
+            if !self.inodes.packed || !packs.put_bare(m, &b, sink)? {
+                self.capture_one_put_off(m, packs, sink)?;
             }
             debug_assert_eq!(m.deferred.len(), left - 1, "one file is made at a time");
-            self.inodes.evict_or_flush(n, sink)?;
+            if n % AT_ONCE == AT_ONCE - 1 {
+                self.look_again(m, packs);
+                self.inodes.evict_or_flush(n, sink)?;
+            }
         }
+        packs.finish(m, sink)?;
         m.deferred = Vec::new();
+        sink.flush_if_full()
+    }
+
+    /// Makes and writes out the next of them, as an inode in memory.
+    fn capture_one_put_off(
+        &self,
+        m: &mut Maintenance,
+        packs: &mut Packs<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        let Some(inode) = self.fold.make_next_deferred(m, sink)? else { return Ok(()) };
+        if self.capture(m, &inode, packs, sink)? {
+            m.changed.pop_if(|c| Arc::ptr_eq(c, &inode));
+        }
+        let is_bare = {
+            let i = inode.lock();
+            i.state.version() == 0 && !i.state.is_packed() && i.is_clean()
+        };
+        if is_bare && m.captured.pop_if(|c| Arc::ptr_eq(c, &inode)).is_some() {
+            let ino = inode.ino;
+            drop(inode);
+            self.inodes.cache.forget(ino);
+        }
         Ok(())
+    }
+
+    /// Looks for files that are in packs by now, in memory. No inode is locked.
+    fn look_again(&self, m: &mut Maintenance, packs: &mut Packs<'_>) {
+        while let Some((b, pack)) = packs.next_made() {
+            self.fold.wrote_bare(m, &b, pack);
+        }
     }
 
     /// Writes the leaves of a large map in portions that the queue can hold, letting go of the lock
@@ -90,13 +147,13 @@ impl Capture<'_> {
 
     /// Writes one inode out; false if its NEW is not folded yet. One that only lost its last name
     /// is as good as written: it is on the orphan list, and removing files needs no space for their
-    /// inodes. Its entry in the inode table has the epoch `fold`: with both slots lost that is all
-    /// that shows what was folded.
+    /// inodes. Its entry in the inode table has the epoch of the fold: with both slots lost that is
+    /// all that shows what was folded.
     pub fn capture(
         &self,
         m: &mut Maintenance,
         inode: &Arc<CachedInode>,
-        fold: u64,
+        packs: &mut Packs<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<bool> {
         let in_table = {
@@ -105,7 +162,9 @@ impl Capture<'_> {
         };
         // In memory before anything is written: an inode that is written counts as done, so nothing
         // may fail behind that (5).
-        let entry = if in_table { Some(self.inodes.table.hold(inode.ino, &self.log.io)?) } else { None };
+        if in_table {
+            packs.begin(inode.ino.chunk(), m, sink)?;
+        }
         let mut guard = inode.lock();
         let i = &mut *guard;
         if i.gone {
@@ -113,15 +172,16 @@ impl Capture<'_> {
         }
         debug_assert_eq!(i.folded, in_table, "inode {} was folded beside the checkpoint", inode.ino);
         i.clear_live_marks(&self.log.segments);
-        let Some(entry) = entry else { return Ok(false) };
-        let old = i.state.block();
-        if m.orphans.contains(&inode.ino) && !i.state.is_changed() && !old.is_none() {
+        if !in_table {
+            return Ok(false);
+        }
+        let never = i.state.block().is_none();
+        if m.orphans.contains(&inode.ino) && !i.state.is_changed() && !never {
             i.listed = false;
             return Ok(true);
         }
-        let r = i.state.write_out(sink)?;
-        if r != old {
-            entry.set(r, i.state.attrs().generation, fold);
+        if i.state.is_dirty() || never {
+            self.write(inode.ino, i, packs, sink)?;
         }
         // In this order: recovery may unmap a block of the tree and map it again. A bucket that the
         // cleaner moved may have been written anew by the fold since, which has given it up: no
@@ -134,5 +194,23 @@ impl Capture<'_> {
         i.check_invariants();
         m.captured.push(inode.clone());
         Ok(true)
+    }
+
+    /// Writes an inode that is folded, to a pack or to a block of its own.
+    fn write(&self, ino: Ino, i: &mut InodeEntry, packs: &mut Packs<'_>, sink: &mut Sink<'_>) -> Result<()> {
+        let image = i.state.write_parts(sink)?;
+        let generation = image.attrs.generation;
+        let mut slot = Vec::new();
+        if self.inodes.packed && pack::put_slot(&mut slot, ino, &image) {
+            packs.make_space(slot.len(), sink)?;
+            let block = packs.put(ino, generation, &slot);
+            i.state.written(block, true, sink);
+        } else {
+            let block = i.state.write_own(&image, sink)?;
+            packs.set_own(ino, block, generation, sink);
+        }
+        // The sink has charged what was written.
+        self.log.space.credit(0, std::mem::take(&mut i.own_charged));
+        Ok(())
     }
 }

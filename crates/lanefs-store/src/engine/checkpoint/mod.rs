@@ -38,6 +38,7 @@
 
 mod capture;
 mod carry;
+mod packs;
 mod slots;
 
 use crate::api::{CheckpointDone, FoldInput};

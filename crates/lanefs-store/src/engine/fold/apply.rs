@@ -22,7 +22,7 @@ use crate::engine::sink::Sink;
 use crate::engine::totals::Totals;
 use crate::error::{Result, StoreError};
 use crate::inodes::Inodes;
-use crate::inodes::cache::{CachedInode, Logged};
+use crate::inodes::cache::{CachedInode, InodeEntry, Logged};
 use crate::log::Log;
 use crate::tree::block_io::{BlockSink, Owner};
 use crate::tree::directory::{self, Change};
@@ -117,8 +117,8 @@ impl Fold<'_> {
             bare.push(is_bare);
             if !is_bare {
                 m.changed.extend(self.fold_new(b, sink)?);
+                sink.flush_if_full()?;
             }
-            sink.flush_if_full()?;
         }
         Ok(bare)
     }
@@ -196,32 +196,12 @@ impl Fold<'_> {
         if !e.block.is_none() || e.generation > b.generation {
             return Ok(None); // Or even dead since.
         }
-        let attrs = Attrs {
-            mode: b.mode,
-            uid: b.uid,
-            gid: b.gid,
-            flags: 0,
-            rdev: b.rdev,
-            size: b.target.len() as u64,
-            atime: b.time,
-            mtime: b.time,
-            ctime: b.time,
-            btime: b.time,
-            generation: b.generation,
-        };
-        let inode = self.inodes.get_or_new(ino, &attrs, &self.log.io)?;
+        let inode = self.inodes.get_or_new(ino, &b.attrs(), &self.log.io)?;
         let mut guard = inode.lock();
         let i = &mut *guard;
-        if i.folded || i.gone {
+        if !make(i, b) {
             return Ok(None);
         }
-        if i.state.version() == 0 {
-            i.state.apply_attrs(&attrs, 0);
-        } else if b.logged {
-            // Those of a record may be of an epoch that is not folded, or that a crash has taken.
-            i.state.set_rights(b.mode, b.uid, b.gid);
-        }
-        i.state.set_parent(b.parent);
         // Those of an update are newer than the inode itself.
         if !b.xattrs.is_empty() && !i.state.has_new_xattrs() {
             i.state.set_xattrs(b.xattrs.to_vec())?;
@@ -237,7 +217,6 @@ impl Fold<'_> {
                 i.state.set_page(0, r, &self.log.io)?;
             }
         }
-        i.folded = true;
         debug_assert!(i.state.block().is_none(), "inode {ino} is on disk, and the table does not have it");
         if b.target.is_empty() && b.xattrs.is_empty() && b.mode & libc::S_IFMT == libc::S_IFREG {
             self.inodes.cache.note_made(ino);
@@ -347,7 +326,7 @@ impl Fold<'_> {
             i.fresh.clear();
             i.state.destroy(sink)?;
             i.charge_unwritten(&self.log.space, 0);
-            debug_assert!(i.state.block().is_none(), "inode {ino} still has its block");
+            self.log.space.credit(0, std::mem::take(&mut i.own_charged));
             debug_assert_eq!(i.state.unwritten(), 0, "inode {ino} still has space kept for it");
             i.gone = true;
             if i.folded {
@@ -357,11 +336,51 @@ impl Fold<'_> {
             self.inodes.cache.remove(ino);
         }
         let next = generation.wrapping_add(1);
-        self.inodes.table.clear(ino, next, self.log.epoch.load(Ordering::Relaxed), &self.log.io)?;
+        let epoch = self.log.epoch.load(Ordering::Relaxed);
+        let free = self.inodes.table.clear(ino, next, epoch, &self.log.io)?;
+        if !free.is_none() {
+            sink.free(free.addr);
+        }
         m.freed.push((ino, next));
         m.orphans_changed |= m.orphans.remove(&ino);
         Ok(())
     }
+}
+
+impl NewInode<'_> {
+    /// Returns what it is born with.
+    pub(crate) fn attrs(&self) -> Attrs {
+        Attrs {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            flags: 0,
+            rdev: self.rdev,
+            size: self.target.len() as u64,
+            atime: self.time,
+            mtime: self.time,
+            ctime: self.time,
+            btime: self.time,
+            generation: self.generation,
+        }
+    }
+}
+
+/// Gives an inode that was not folded what its NEW says, beside what updates have said. False if it
+/// was folded before.
+pub(super) fn make(i: &mut InodeEntry, b: &NewInode<'_>) -> bool {
+    if i.folded || i.gone {
+        return false;
+    }
+    if i.state.version() == 0 {
+        i.state.apply_attrs(&b.attrs(), 0);
+    } else if b.logged {
+        // Those of a record may be of an epoch that is not folded, or that a crash has taken.
+        i.state.set_rights(b.mode, b.uid, b.gid);
+    }
+    i.state.set_parent(b.parent);
+    i.folded = true;
+    true
 }
 
 #[cfg(test)]

@@ -10,17 +10,20 @@
 //!    same inode, and every later batch carries what came since.
 //! 2. Until its turn it is an inode that is not folded. An update that comes meanwhile waits in an
 //!    inode as it would before the fold, and the inode is written as any other that has one.
-//! 3. An inode leaves the list when it is among those that are to be written, so a checkpoint that
-//!    fails loses none. The next fold, whose groups may be about them, first makes those that are
-//!    left.
+//! 3. An inode leaves the list when it is among those that are to be written, or in a pack that
+//!    will be (`checkpoint/packs.rs`), so a checkpoint that fails loses none. The next fold, whose
+//!    groups may be about them, first makes those that are left.
 
 use super::Fold;
-use crate::engine::maintenance::Maintenance;
+use super::apply::make;
+use crate::engine::maintenance::{DeferredInode, Maintenance};
 use crate::engine::plan::{NewInode, Plan};
 use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::inodes::cache::CachedInode;
+use lanefs_format::BlockRef;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Fold<'_> {
     /// Returns whether all that is known of a new inode, but for its names, is that it was made
@@ -52,6 +55,22 @@ impl Fold<'_> {
         let popped = m.deferred.pop();
         debug_assert!(popped.is_some_and(|p| p.ino == b.ino), "another file than {} leaves the list", b.ino);
         Ok(made)
+    }
+
+    /// Takes note that a file that was put off was written to a pack while it was not in memory. If
+    /// it is by now, since an update of it came, it is to be written once more.
+    pub(crate) fn wrote_bare(&self, m: &mut Maintenance, b: &DeferredInode, pack: BlockRef) {
+        // Relaxed: only the holder of the maintenance lock changes it.
+        self.totals.inodes.fetch_add(1, Ordering::Relaxed);
+        let Some(inode) = self.inodes.cache.note_written(b.ino) else { return };
+        let mut guard = inode.lock();
+        let i = &mut *guard;
+        if make(i, &b.new_inode()) {
+            i.state.set_names(b.names);
+            i.state.older_is_packed(pack);
+            drop(guard);
+            m.changed.push(inode);
+        }
     }
 
     /// Makes what an earlier fold put off and its checkpoint did not come to (3).

@@ -15,7 +15,7 @@ impl InodeState {
                 return self.map.get(page);
             }
             Owner::Map { ino, level, index } if ino == self.ino => return self.map.node_ref(level, index),
-            Owner::Inode { ino } if ino == self.ino => self.block,
+            Owner::Inode { ino } if ino == self.ino && !self.packed => self.block,
             Owner::Xattr { ino, index } if ino == self.ino => match &self.xattrs {
                 XattrPlace::Blocks { refs, .. } => {
                     usize::try_from(index).ok().and_then(|i| refs.get(i).copied()).unwrap_or_default()
