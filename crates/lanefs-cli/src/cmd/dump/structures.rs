@@ -9,6 +9,7 @@ use lanefs_format::dir_bucket::{self, BucketId};
 use lanefs_format::header::{self, BlockKind};
 use lanefs_format::inode::{self, InodeBlock, MapImage, XattrPlace};
 use lanefs_format::map_node::{self, FANOUT};
+use lanefs_format::pack;
 use lanefs_format::slot::{Root, Slot};
 use lanefs_format::superblock::Superblock;
 use lanefs_format::table_node::{self, TableEntry};
@@ -133,36 +134,47 @@ pub fn table(reader: &Reader) -> Result<Value, Failure> {
         if !e.block.is_none() {
             list.push(json!({
                 "ino": ino, "generation": e.generation, "epoch": e.epoch, "block": reference(e.block),
+                "slot": slot_of(e),
             }));
         }
     })?;
     Ok(Value::Array(list))
 }
 
+/// Shows which slot of a pack an inode has; null if it has a block of its own.
+fn slot_of(e: &TableEntry) -> Value {
+    if e.slot == 0 { Value::Null } else { json!(e.slot - 1) }
+}
+
 /// Finds an inode in the table.
-fn find(reader: &Reader, ino: Ino) -> Result<(BlockRef, InodeBlock), Failure> {
+fn find(reader: &Reader, ino: Ino) -> Result<(TableEntry, InodeBlock), Failure> {
     let mut found = None;
     walk_table(reader, reader.slot()?.table.r, Some(ino.chunk()), &mut |n, e| {
         if n == ino.0 && !e.block.is_none() {
-            found = Some(e.block);
+            found = Some(*e);
         }
     })?;
-    let r = found.ok_or_else(|| {
+    let e = found.ok_or_else(|| {
         none(format_args!(
             "inode {ino}: not in the last checkpoint's table; see `lanefs dump table` and `dump log`"
         ))
     })?;
-    let block = reader.verified(r, BlockKind::Inode.name())?;
-    Ok((r, inode::decode(&block, r.addr, ino)?))
+    let kind = if e.slot == 0 { BlockKind::Inode } else { BlockKind::Pack };
+    let block = reader.verified(e.block, kind.name())?;
+    let inode = match e.slot {
+        0 => inode::decode(&block, e.block.addr, ino)?,
+        slot => pack::decode_inode(&block, e.block.addr, ino, slot)?,
+    };
+    Ok((e, inode))
 }
 
 /// Shows an inode.
 pub fn inode(reader: &Reader, ino: Ino) -> Result<Value, Failure> {
-    let (r, i) = find(reader, ino)?;
-    Ok(inode_value(ino, r, &i))
+    let (e, i) = find(reader, ino)?;
+    Ok(inode_value(ino, &e, &i))
 }
 
-fn inode_value(ino: Ino, r: BlockRef, i: &InodeBlock) -> Value {
+fn inode_value(ino: Ino, e: &TableEntry, i: &InodeBlock) -> Value {
     let a = &i.attrs;
     let xattrs = match &i.xattrs {
         XattrPlace::Inline(bytes) => json!({ "place": "inline", "bytes": bytes.len() }),
@@ -178,7 +190,7 @@ fn inode_value(ino: Ino, r: BlockRef, i: &InodeBlock) -> Value {
     };
     let kind = a.kind().map_or("unknown", kind_name);
     json!({
-        "ino": ino.0, "block": reference(r), "version": i.version, "kind": kind, "mode": format!("{:06o}", a.mode),
+        "ino": ino.0, "block": reference(e.block), "slot": slot_of(e), "version": i.version, "kind": kind, "mode": format!("{:06o}", a.mode),
         "nlink": i.nlink, "uid": a.uid, "gid": a.gid, "flags": a.flags, "rdev": a.rdev, "size": a.size,
         "generation": a.generation, "parent": i.parent.0, "atime": date(a.atime), "mtime": date(a.mtime),
         "ctime": date(a.ctime), "btime": date(a.btime),
@@ -253,7 +265,7 @@ pub fn dir(reader: &Reader, ino: Ino) -> Result<Value, Failure> {
     if let Some((page, body)) = &i.tail
         && let Some(id) = BucketId::from_page(*page)
     {
-        take(id, dir_bucket::check_body(body, at.addr, id)?);
+        take(id, dir_bucket::check_body(body, at.block.addr, id)?);
     }
     for (page, r) in pages(reader, ino, &i.map)? {
         let id = BucketId::from_page(page)
@@ -323,8 +335,15 @@ pub fn block(reader: &Reader, addr: BlockAddr) -> Result<Value, Failure> {
     };
     let (ino, level, index) = (Ino(h.ino.get()), h.level, h.index.get());
     let r = lanefs_format::checksum::reference(addr, &block);
+    let at = |slot| TableEntry { block: r, slot, ..TableEntry::default() };
     let content = match kind {
-        BlockKind::Inode => inode_value(ino, r, &inode::decode(&block, addr, ino)?),
+        BlockKind::Inode => inode_value(ino, &at(0), &inode::decode(&block, addr, ino)?),
+        BlockKind::Pack => {
+            let pack = pack::decode(&block, addr, index)?;
+            let inodes =
+                pack.inodes().map(|(ino, slot)| Ok(inode_value(ino, &at(slot), &pack.inode(ino, slot)?)));
+            inodes.collect::<Result<Value, Failure>>()?
+        }
         BlockKind::Map | BlockKind::Table if level > 0 || kind == BlockKind::Map => {
             let slots = map_node::decode(&block, addr, kind, level, ino, index)?;
             let all = children(&slots, level, index);
