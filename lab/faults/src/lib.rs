@@ -95,6 +95,10 @@ pub enum Fault {
     /// Epochs that a checkpoint writes again as one name the last of those before them, not the
     /// first's.
     RangeMisnamed,
+    /// A pack of inodes is freed though another inode is in it.
+    PackFreed,
+    /// Entries of the inode table name the slot behind the right one.
+    WrongSlot,
     /// A look at a leaf asks behind the chain whether it was whole.
     MarkAfterNames,
     /// An answer from two names is not checked to be of one moment.
@@ -103,7 +107,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 36] = [
+    pub const ALL: [Fault; 38] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -140,6 +144,8 @@ impl Fault {
         Fault::RangeMisnamed,
         Fault::RightsAhead,
         Fault::RightsNotLogged,
+        Fault::PackFreed,
+        Fault::WrongSlot,
     ];
 
     /// The faults that only threads in an order of their own show: a matter of schedules, not of

@@ -328,9 +328,15 @@ fn an_image_with_circles_and_huge_sizes_is_no_trap() {
     mounted = 0;
     for size in [u64::MAX, i64::MAX as u64, 1 << 62, 1 << 52] {
         let names = hostile(|form, block| {
-            let file = form == Form::Node(BlockKind::Inode) && block[65] & 0xf0 == 0x80;
+            // Mode and size, in an inode block or in the first slot of a pack that has no rdev.
+            let (mode, at) = match form {
+                Form::Node(BlockKind::Inode) => (65, 88),
+                Form::Node(BlockKind::Pack) if block[69] & 4 == 0 => (75, 90),
+                _ => return false,
+            };
+            let file = block[mode] & 0xf0 == 0x80;
             if file {
-                block[88..96].copy_from_slice(&size.to_le_bytes());
+                block[at..at + 8].copy_from_slice(&size.to_le_bytes());
             }
             file
         });

@@ -213,6 +213,11 @@ fn look_for(fault: Library) -> Look {
         C::VoidedAmongOthers => {
             l.scripts = &["creat /a 10; rename /a /b; unlink /b; tick; sync; ckpt; creat /b 10; sync; ckpt"]
         }
+        C::PackFreed => {
+            l.scripts =
+                &["creat /a 0; creat /b 0; creat /c 0; ckpt; unlink /a; tick; ckpt; creat /d 0; ckpt; sync"]
+        }
+        C::WrongSlot => l.scripts = &["creat /a 0; creat /b 0; ckpt"],
         C::RangeMisnamed => (l.scripts, l.config.blocks) = (RANGE, 384),
         C::FlushErrorHidden | C::WriteErrorHidden | C::SpaceWithoutEnd => l.with = With::Simulation,
         C::UncheckedBlock => l.with = With::Medium,

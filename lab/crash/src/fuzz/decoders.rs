@@ -9,7 +9,7 @@ use lanefs_format::header::BlockKind;
 use lanefs_format::superblock::{UnverifiedSuperblock, Uuid};
 use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, Ino};
 use lanefs_format::{
-    checksum, header, inode, map_node, orphans, record, slot, summary, table_node, usage_node,
+    checksum, header, inode, map_node, orphans, pack, record, slot, summary, table_node, usage_node,
 };
 use lanefs_lab_model::generate::Rng;
 
@@ -80,6 +80,7 @@ fn blocks(bytes: &[u8], rng: &mut Rng) {
             "an inode changed by encoding it"
         );
     }
+    pack_of_inodes(b, addr, index);
     for kind in [BlockKind::Map, BlockKind::Table, BlockKind::Usage] {
         let _ = map_node::decode(b, addr, kind, level, ino, index);
     }
@@ -106,6 +107,22 @@ fn blocks(bytes: &[u8], rng: &mut Rng) {
     let context = Context { mount: word(72), seq: word(80), secret: rng.bits() };
     let _ = batch::decode_batch(&all, addr, context);
     let _ = batch::decode_chain(b, addr, context);
+}
+
+/// A pack: whatever inode is in it comes back from a slot that is made of it, which is as long.
+fn pack_of_inodes(b: &Block, addr: BlockAddr, chunk: u64) {
+    let Ok(p) = pack::decode(b, addr, chunk) else { return };
+    for (ino, slot) in p.inodes().take_while(|i| i.0.chunk() == chunk) {
+        let one = pack::decode_inode(b, addr, ino, slot).ok();
+        assert_eq!(one, p.inode(ino, slot).ok(), "two answers for inode {ino}");
+        let mut back = Vec::new();
+        if let Some(i) = one
+            && pack::put_slot(&mut back, ino, &i)
+        {
+            let again = pack::encode(chunk, std::iter::once(&back[..]));
+            assert_eq!(pack::decode_inode(&again, addr, ino, 1).ok(), Some(i), "inode {ino} changed");
+        }
+    }
 }
 
 /// Superblock and slot, whose sum is in their last bytes.

@@ -11,6 +11,7 @@ use lanefs_format::BlockAddr;
 use lanefs_format::batch::{BATCH_HEADER, blocks_for};
 use lanefs_format::checksum::{block_crc, pieces_crc};
 use lanefs_format::header::{BlockKind, HEADER_LEN, verify_sealed};
+use lanefs_format::pack::SLOT_HEADER;
 use lanefs_format::{BLOCK_SIZE, Block};
 use lanefs_lab_model::generate::Rng;
 
@@ -256,6 +257,9 @@ impl Mutant {
             Form::Node(BlockKind::Inode),
             Form::Node(BlockKind::Inode),
             Form::Node(BlockKind::Inode),
+            Form::Node(BlockKind::Pack),
+            Form::Node(BlockKind::Pack),
+            Form::Node(BlockKind::Pack),
             Form::Node(BlockKind::Map),
             Form::Node(BlockKind::Table),
             Form::Node(BlockKind::Bucket),
@@ -294,6 +298,7 @@ impl Mutant {
                 64, 76, 80, 88, 88, 88, 96, 128, 132, 136, 144, 152, 153, 154, 160, 168, 176, 180, 182, 184,
                 192, 196, 200, 208, 256, 264, 268, 276, 296,
             ]),
+            (_, Form::Node(BlockKind::Pack)) => self.pack_offset(t, rng),
             (_, Form::Node(BlockKind::Batch)) => {
                 *rng.pick(&[68, 72, 80, 88, 96, 104, 112, 116, 120, 128, 132, BATCH_HEADER])
                     + fixed(rng, 0, 300) * usize::from(rng.one_in(2))
@@ -303,6 +308,24 @@ impl Mutant {
             (_, Form::Node(BlockKind::Usage)) => 64 + 96 * rng.below(42) as usize + fixed(rng, 0, 96),
             (_, Form::Node(_)) => fixed(rng, 64, 200),
         }
+    }
+
+    /// Picks an offset in a pack: its counts, or a field of a slot.
+    fn pack_offset(&self, t: Target, rng: &mut Rng) -> usize {
+        if rng.one_in(8) {
+            return *rng.pick(&[HEADER_LEN, HEADER_LEN + 2]);
+        }
+        let (b, mut at) = (self.block(t), HEADER_LEN + 4);
+        for _ in 0..rng.below(get(b, HEADER_LEN, 2).clamp(1, 46)) {
+            let words = (get(b, at + 1, 4) & 0xff_ffff).count_ones() as usize;
+            let next = at + SLOT_HEADER + 8 * words + get(b, at + 4, 2) as usize;
+            if next + 200 > BLOCK_SIZE {
+                break;
+            }
+            at = next;
+        }
+        let field = *rng.pick(&[0, 1, 2, 3, 4, 5]);
+        at + if rng.one_in(2) { field } else { SLOT_HEADER + 4 * rng.below(48) as usize }
     }
 
     /// Picks an offset at which a reference may be.

@@ -14,9 +14,24 @@ const ENGINE_CHECKPOINT_SLOTS: &str = "crates/lanefs-store/src/engine/checkpoint
 const ENGINE_CHECKPOINT: &str = "crates/lanefs-store/src/engine/checkpoint/mod.rs";
 const RECOVERY: &str = "crates/lanefs-store/src/recovery/mod.rs";
 const ENGINE_COMMITS: &str = "crates/lanefs-store/src/engine/commits.rs";
+const INODE_TABLE: &str = "crates/lanefs-store/src/tree/inode_table.rs";
 const RECOVERY_SCAN: &str = "crates/lanefs-store/src/recovery/scan.rs";
 
 pub const EDITS: &[Edit] = &[
+    Edit {
+        fault: Fault::PackFreed,
+        file: INODE_TABLE,
+        from: "old.slot != 0 && self.entries",
+        to: "old.slot != 0 && !$PLANTED && self.entries",
+    },
+    Edit {
+        fault: Fault::WrongSlot,
+        file: INODE_TABLE,
+        from: "let new = TableEntry { block: pack, slot, generation, epoch };",
+        to: "\
+let slot = if $PLANTED { slot % 46 + 1 } else { slot };
+let new = TableEntry { block: pack, slot, generation, epoch };",
+    },
     Edit {
         fault: Fault::UncheckedBatch,
         file: BATCH,
