@@ -273,6 +273,7 @@ impl<'a> Group<'a> {
     /// at the rest.
     #[inline]
     pub fn makes_an_inode(&self) -> bool {
+        debug_assert!(self.bytes.len() >= GROUP_HEADER, "a group has a header");
         self.count > 0 && self.bytes.get(GROUP_HEADER) == Some(&NEW_TAG)
     }
 

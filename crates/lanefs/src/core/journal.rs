@@ -179,12 +179,11 @@ impl Journal {
         self.lanes.shared(self.lanes.mine()).names.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Counts bytes of names that left memory with their removal by this thread.
+    /// Counts bytes of names that left memory with their removal by a thread of this lane.
     #[inline(always)]
-    pub fn count_names_removed(&self, bytes: usize) {
+    pub fn count_names_removed(&self, lane: usize, bytes: usize) {
         if bytes > 0 {
-            let c = &self.lanes.shared(self.lanes.mine()).names_removed;
-            c.fetch_add(bytes as i64, Ordering::Relaxed);
+            self.lanes.shared(lane).names_removed.fetch_add(bytes as i64, Ordering::Relaxed);
         }
     }
 

@@ -592,8 +592,8 @@ impl Inode {
     /// Notes that lane `lane` logs a group in `epoch` that names this inode (before the group is
     /// appended), beside the one that made it.
     pub fn named_by(&self, lane: usize, epoch: u64) {
-        if self.sole_group() != SoleGroup::VOID {
-            self.set_sole_group(SoleGroup::NONE);
+        if self.sole_group().is_known() {
+            self.sole_group.store(SoleGroup::NONE.word(), Relaxed);
         }
         self.note_lane(lane, epoch);
     }

@@ -47,9 +47,15 @@ impl SoleGroup {
         SoleGroup(word)
     }
 
+    /// Returns whether there is one such group, and it was not voided.
+    #[inline]
+    pub fn is_known(self) -> bool {
+        self.0 < SoleGroup::VOID.0
+    }
+
     /// Returns lane and place.
     pub fn place(self) -> Option<(usize, Place)> {
-        (self.0 < SoleGroup::VOID.0).then_some(((self.0 >> 48) as usize, self.0 & ((1 << 48) - 1)))
+        self.is_known().then_some(((self.0 >> 48) as usize, self.0 & ((1 << 48) - 1)))
     }
 }
 

@@ -88,7 +88,7 @@ impl<'v> Op<'v> {
     #[inline]
     pub fn note_removed(&mut self, removed: Removed) {
         self.note_change(removed.again);
-        self.core.journal.count_names_removed(removed.freed);
+        self.core.journal.count_names_removed(self.mine, removed.freed);
     }
 
     /// Takes a fresh inode number, with its generation.

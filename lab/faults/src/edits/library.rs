@@ -83,8 +83,8 @@ let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);",
     Edit {
         fault: Fault::VoidedAmongOthers,
         file: MEMFS_INODE,
-        from: "if self.sole_group() != SoleGroup::VOID {",
-        to: "if self.sole_group() != SoleGroup::VOID && !$PLANTED {",
+        from: "if self.sole_group().is_known() {",
+        to: "if self.sole_group().is_known() && !$PLANTED {",
     },
     Edit {
         fault: Fault::RenameWithoutContent,

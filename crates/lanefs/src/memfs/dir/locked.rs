@@ -185,8 +185,7 @@ impl<'g> LockedLeaf<'g> {
         let mut freed = 0;
         if self.is_complete() || e.born.load(Relaxed) == epoch {
             freed = Entry::bytes(e.name.as_slice().len());
-            let n = self.unlink(&mut |x| std::ptr::eq(x, e));
-            debug_assert_eq!(n, 1, "it is not in the chain");
+            self.unlink_one(e);
         }
         self.leaf.check_chain(self.level);
         Removed { freed, again }
@@ -250,6 +249,41 @@ impl<'g> LockedLeaf<'g> {
         bytes
     }
 
+    /// Unlinks one entry and frees it when no reader can see it.
+    fn unlink_one(&self, e: &Entry) {
+        debug_assert!(self.leaf.lock.is_locked(), "a chain changes under its lock (1)");
+        let Head::Chain(mut p) = self.leaf.head() else { return };
+        let mut prev: Option<&Entry> = None;
+        // SAFETY: as in `unlink`.
+        while let Some(x) = unsafe { p.as_ref() } {
+            if std::ptr::eq(x, e) {
+                self.take_out(prev, p, x);
+                self.leaf.count.store(self.leaf.count.load(Relaxed) - 1, Relaxed);
+                return;
+            }
+            (prev, p) = (Some(x), x.next.load(Relaxed));
+        }
+        debug_assert!(false, "it is not in the chain");
+    }
+
+    /// Takes the entry `e` at `p`, which follows `prev` or is the first, out of the chain. Its
+    /// count is left to the caller.
+    #[inline]
+    fn take_out(&self, prev: Option<&Entry>, p: *mut Entry, e: &Entry) {
+        debug_assert!(std::ptr::eq(p, e), "another entry's place");
+        let next = e.next.load(Relaxed);
+        // Before it is out of the chain: see `Dir::key_lanes`.
+        let lanes = self.leaf.purged_lanes.load(Relaxed) | e.lanes.load(Relaxed);
+        self.leaf.purged_lanes.store(lanes, Relaxed);
+        match prev {
+            Some(q) => q.next.store(next, Release),
+            None => self.leaf.set_chain(next),
+        }
+        // SAFETY: `p` came from Box::into_raw, is unreachable now and is handed to the collector
+        // once.
+        unsafe { self.guard.defer_unchecked(move || drop(Box::from_raw(p))) };
+    }
+
     /// Unlinks the entries `pick` chooses and frees them when no reader can see them.
     fn unlink(&self, pick: &mut dyn FnMut(&Entry) -> bool) -> usize {
         debug_assert!(self.leaf.lock.is_locked(), "a chain changes under its lock (1)");
@@ -261,17 +295,7 @@ impl<'g> LockedLeaf<'g> {
         while let Some(e) = unsafe { p.as_ref() } {
             let next = e.next.load(Relaxed);
             if pick(e) {
-                // Before it is out of the chain: see `Dir::key_lanes`.
-                let lanes = self.leaf.purged_lanes.load(Relaxed) | e.lanes.load(Relaxed);
-                self.leaf.purged_lanes.store(lanes, Relaxed);
-                match prev {
-                    Some(q) => q.next.store(next, Release),
-                    None => self.leaf.set_chain(next),
-                }
-                let dead = p;
-                // SAFETY: `dead` came from Box::into_raw, is unreachable now and is handed to the
-                // collector once.
-                unsafe { self.guard.defer_unchecked(move || drop(Box::from_raw(dead))) };
+                self.take_out(prev, p, e);
                 n += 1;
             } else {
                 prev = Some(e);
