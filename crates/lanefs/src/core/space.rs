@@ -170,8 +170,9 @@ fn has_plenty(core: &Core) -> bool {
 /// encoded bytes to so many (6).
 pub(crate) fn promise_of_xattrs(core: &Core, from: usize, to: usize) -> u64 {
     debug_assert!(to <= 2 * XATTR_BLOB_MAX, "{to} bytes of extended attributes");
+    // By the segments that are free: to know the blocks all lanes would be gathered.
     let is_scarce = || match core.budget.is_small {
-        true => core.store.space().free < core.store.blocks_for_users() / 4 * 3,
+        true => core.store.free_segment_blocks() < core.store.blocks_for_users() / 4 * 3,
         false => !has_plenty(core),
     };
     match blocks_of_xattrs(to) {
