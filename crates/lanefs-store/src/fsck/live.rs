@@ -70,7 +70,9 @@ impl Job<'_> {
             todo += self.usage(engine, &mut m, &walk.marks, report);
             todo += self.unwritten(engine, &walk, report);
             debug_assert!(todo == 0 || !report.problems.is_empty(), "something is repaired and not reported");
-            if todo == 0 {
+            // A volume that this version only reads is not repaired, nor is a copy in memory: what
+            // was found is told.
+            if todo == 0 || engine.log.read_only {
                 return Ok(());
             }
             if round == rounds {
