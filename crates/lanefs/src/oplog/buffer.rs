@@ -164,16 +164,18 @@ impl EpochBuf {
         if made < unseen {
             return false;
         }
+        // Before either is voided: nobody else has a chunk before the seal.
+        let chunks = [made, removed].map(|p| (p >> 32) as usize);
+        if chunks.iter().any(|c| self.full.get_mut(*c).is_some_and(|full| Arc::get_mut(full).is_none())) {
+            debug_assert!(false, "a chunk of an open buffer is shared");
+            return false;
+        }
         for p in [made, removed] {
             let (chunk, at) = ((p >> 32) as usize, (p & 0xffff_ffff) as usize);
-            let bytes = match self.full.get_mut(chunk) {
-                // Nobody else has it before the seal.
-                Some(full) => Arc::get_mut(full),
-                None => Some(&mut self.open),
-            };
-            debug_assert!(bytes.is_some(), "a chunk of an open buffer is shared");
-            let Some(bytes) = bytes else { return false };
-            record::void_group(bytes, at);
+            match self.full.get_mut(chunk) {
+                Some(full) => record::void_group(Arc::<Vec<u8>>::make_mut(full), at),
+                None => record::void_group(&mut self.open, at),
+            }
             self.voided += 1;
         }
         self.undone.changes = self.undone.changes.saturating_sub(1);

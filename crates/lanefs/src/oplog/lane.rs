@@ -80,8 +80,8 @@ impl LaneLog {
         place
     }
 
-    /// Voids two groups of the epoch `epoch`, if it still runs: see [`EpochBuf::void`]. All or
-    /// nothing.
+    /// Voids two groups of the epoch `epoch`, if it still runs: see
+    /// [`EpochBuf::void_both`].
     pub fn void_both(&mut self, epoch: u64, made: Place, removed: Place) -> bool {
         let b = &mut self.open[(epoch & 1) as usize];
         // One that was taken is empty, and may keep its epoch.

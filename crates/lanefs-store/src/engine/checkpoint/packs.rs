@@ -185,12 +185,10 @@ impl<'a> Packs<'a> {
     /// Copies all inodes that are still in a pack to the open one, and others behind it.
     fn move_pack(&mut self, r: BlockRef, block: &Block, sink: &mut Sink<'_>) -> Result<()> {
         let Some(c) = &self.current else { return Ok(()) };
+        // It was looked at before the cleaner put it on the list.
+        let Ok(slots) = pack::decode(block, r.addr, c.number) else { return Ok(()) };
         for (ino, entry) in c.inodes_in(r.addr) {
-            // It was looked at before the cleaner put it on the list.
-            let Ok(slot) = pack::decode(block, r.addr, ino.chunk()).and_then(|p| p.bytes(ino, entry.slot))
-            else {
-                continue;
-            };
+            let Ok(slot) = slots.bytes(ino, entry.slot) else { continue };
             self.make_space(slot.len(), sink)?;
             self.put(ino, entry.generation, slot);
         }
