@@ -328,7 +328,12 @@ impl Session {
 /// of what is allocated next.
 fn fillers(lane: usize, shift: usize) -> Vec<Box<[u8]>> {
     let sizes = (16..=4096).step_by(16).enumerate();
-    sizes.flat_map(|(i, size)| (0..1 + (i + lane + shift * 7) % 5).map(move |_| size)).map(block).collect()
+    // Scattered, so that no number of runs has the same blocks of two sizes side by side each time.
+    let number = move |i: usize| {
+        let seed = (i * LANES + lane) as u64 ^ ((shift as u64) << 32);
+        1 + (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % 6
+    };
+    sizes.flat_map(|(i, size)| (0..number(i)).map(move |_| size)).map(block).collect()
 }
 
 /// Only its place matters; it is not left out, since it is kept.
