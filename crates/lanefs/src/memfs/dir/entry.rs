@@ -24,6 +24,18 @@ const _: () = assert!(FANOUT == 1 << 4, "4 bits of the cookie choose a leaf");
 const _: () = assert!(4 * MAX_LEVELS <= 63 - DISC_BITS, "all levels go by bits of the hash");
 const _: () = assert!(COMPLETE & CHANGED == 0, "flags of one word");
 
+/// Bits of names that are gone which a filter may have, beside two for each that is there.
+const STALE: u32 = 12;
+
+const _: () = assert!(2 * (SPLIT_AT as u32) + STALE < u64::BITS, "a filter of a full leaf says something");
+
+/// Returns the bit of a cookie, or of its hash, in the filter of a leaf: by the lowest bits of the
+/// hash, since all names of a leaf have the highest in common.
+#[inline]
+fn filter_bit(cookie: u64) -> u64 {
+    1 << (cookie >> DISC_BITS & 63)
+}
+
 /// Bytes of a name that an entry holds itself.
 const INLINE: usize = 14;
 
@@ -199,9 +211,9 @@ pub(crate) struct Leaf {
     /// Highest timestamp of an operation on a name here. Written under `lock`.
     pub last_ts: AtomicU64,
     /// Highest epoch of an operation on a name here. Written under `lock`; of a root leaf also by
-    /// [`Dir::named_by`](super::Dir::named_by), SeqCst, behind `named` and before the operation
+    /// [`Dir::named_by`](super::Dir::named_by), SeqCst, behind `mask` and before the operation
     /// changes anything: the partner is the SeqCst load in `Dir::lanes_behind`, which comes before
-    /// that of `named`.
+    /// that of `mask`.
     pub epoch: AtomicU64,
     /// Lane masks of entries that were taken out of the chain since their epoch was folded.
     pub purged_lanes: AtomicU64,
@@ -225,9 +237,16 @@ pub(crate) struct Leaf {
     /// load, finds this raised in the other leaf. Lowered with Release, the partner of the Acquire
     /// load in [`Leaf::look`], behind the last.
     pub multi_key: AtomicU8,
-    /// Root leaves only: lanes (modulo 64) that may hold pending groups with a key in this stripe.
+    /// Of a root leaf: lanes (modulo 64) that may hold pending groups with a key in this stripe.
     /// `epoch` is then the highest of such a group, also once the leaf has split.
-    pub named: AtomicU64,
+    ///
+    /// Of every other leaf a filter of its names, a bit for each: a name whose bit is not set is
+    /// not in the chain, and to find that out costs no walk over entries that are not in the
+    /// processor's cache. (A directory of more than a few hundred names has most of them there.)
+    /// Written under `lock`. A bit is set with Release before the entry is published, and taken
+    /// back, when the names it stood for are gone, with all of the filter: the partner is the
+    /// Acquire load in [`Leaf::may_hold`].
+    pub mask: AtomicU64,
 }
 
 /// Root leaves only: the directory's attributes changed here since they were captured, and it is on
@@ -267,7 +286,7 @@ impl Leaf {
             count: AtomicU16::new(0),
             flags: AtomicU8::new(flags),
             multi_key: AtomicU8::new(0),
-            named: AtomicU64::new(0),
+            mask: AtomicU64::new(0),
         }
     }
 
@@ -304,6 +323,39 @@ impl Leaf {
     pub fn set_chain(&self, e: *mut Entry) {
         debug_assert!(e.is_aligned(), "its low bits say what the head is");
         self.head.store(e.cast(), Release);
+    }
+
+    /// Returns whether the chain may hold a name of this hash. The caller validates what it makes
+    /// of a no as it would a walk over the chain, or holds the lock.
+    #[inline]
+    pub fn may_hold(&self, level: u32, hash: u64) -> bool {
+        level == 0 || self.mask.load(Acquire) & filter_bit(hash) != 0
+    }
+
+    /// Notes in the filter that a name with this cookie comes (leaf locked).
+    pub fn note_name(&self, level: u32, cookie: u64) {
+        if level == 0 {
+            return;
+        }
+        let (mask, bit) = (self.mask.load(Relaxed), filter_bit(cookie));
+        if mask & bit == 0 {
+            // Names that are gone have left theirs: with many of them the filter says nothing.
+            let much = 2 * u32::from(self.count.load(Relaxed)) + STALE;
+            let mask = if mask.count_ones() < much { mask } else { self.filter() };
+            self.mask.store(mask | bit, Release);
+        }
+    }
+
+    /// Returns the filter of the names that are in the chain (leaf locked).
+    fn filter(&self) -> u64 {
+        let Head::Chain(mut p) = self.head() else { return 0 };
+        let mut mask = 0;
+        // SAFETY: as in `check_chain`.
+        while let Some(e) = unsafe { p.as_ref() } {
+            mask |= filter_bit(e.cookie);
+            p = e.next.load(Relaxed);
+        }
+        mask
     }
 
     /// Publishes the table that replaces the chain (leaf locked).
@@ -356,6 +408,8 @@ impl Leaf {
             p = e.next.load(Relaxed);
         }
         debug_assert_eq!(n, self.count.load(Relaxed), "the count is not that of the chain");
+        let passed_by = self.filter() & !self.mask.load(Relaxed);
+        debug_assert!(level == 0 || passed_by == 0, "a name would not be found");
     }
 
     /// Checks [`Leaf::check_chain`], and what holds when an operation lets the leaf go.

@@ -118,6 +118,9 @@ impl<'g> LockedLeaf<'g> {
     /// Returns the entry of `name`, tombstones included.
     pub fn find(&self, hash: u64, name: &[u8]) -> Option<&'g Entry> {
         let Head::Chain(mut p) = self.leaf.head() else { return None };
+        if !self.leaf.may_hold(self.level, hash) {
+            return None;
+        }
         // SAFETY: the leaf is locked and the guard pinned.
         while let Some(e) = unsafe { p.as_ref() } {
             if e.cookie >> 3 == hash >> 3 && e.name.as_slice() == name {
@@ -134,6 +137,9 @@ impl<'g> LockedLeaf<'g> {
         debug_assert_eq!(hash & 7, 0, "a hash, not a cookie");
         let mut taken = 0u8;
         let Head::Chain(mut p) = self.leaf.head() else { return (None, None) };
+        if !self.leaf.may_hold(self.level, hash) {
+            return (None, Some(hash));
+        }
         // SAFETY: as in `find`.
         while let Some(e) = unsafe { p.as_ref() } {
             if e.cookie >> 3 == hash >> 3 {
@@ -168,6 +174,8 @@ impl<'g> LockedLeaf<'g> {
         debug_assert!(self.find(entry.cookie, entry.name.as_slice()).is_none(), "the name is there");
         let Head::Chain(first) = self.leaf.head() else { unreachable!("a locked leaf holds a chain") };
         entry.next.store(first, Relaxed);
+        // Before it is published: who finds no bit finds no entry.
+        self.leaf.note_name(self.level, entry.cookie);
         let p = Box::into_raw(entry);
         self.leaf.set_chain(p);
         self.leaf.count.store(self.leaf.count.load(Relaxed) + 1, Relaxed);

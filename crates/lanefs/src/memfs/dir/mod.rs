@@ -187,12 +187,15 @@ impl Dir {
         };
         let mut turn = 0;
         loop {
-            let (leaf, _) = Dir::leaf_below(root, hash);
+            let (leaf, level) = Dir::leaf_below(root, hash);
             let Some(look) = leaf.look() else {
                 relax(&mut turn);
                 continue;
             };
             let Head::Chain(mut p) = leaf.head() else { continue };
+            if !leaf.may_hold(level, hash) {
+                p = std::ptr::null_mut();
+            }
             let mut found = None;
             // SAFETY: entries reachable from a chain are freed through the epoch collector only;
             // `_guard` is pinned (invariant 6).
@@ -310,13 +313,13 @@ impl Dir {
     pub fn named_by(&self, cookie: u64, lane: usize, epoch: u64) {
         debug_assert!(lane < lanefs_sync::MAX_LANES);
         let (stripe, bit) = (self.stripe(cookie), 1u64 << (lane & 63));
-        if stripe.named.load(Relaxed) & bit == 0 {
-            stripe.named.fetch_or(bit, SeqCst);
+        if stripe.mask.load(Relaxed) & bit == 0 {
+            stripe.mask.fetch_or(bit, SeqCst);
         }
         if stripe.epoch.load(Relaxed) < epoch {
             stripe.epoch.fetch_max(epoch, SeqCst);
         }
-        debug_assert_ne!(stripe.named.load(Relaxed) & bit, 0, "a closure would pass the lane by");
+        debug_assert_ne!(stripe.mask.load(Relaxed) & bit, 0, "a closure would pass the lane by");
     }
 
     /// Returns the lanes (modulo 64) that may hold a group with a key in this directory that is
@@ -325,7 +328,7 @@ impl Dir {
         let Some(t) = self.root() else { return 0 };
         // SeqCst: the epoch first; who raised it had set its bit before.
         let pending = t.leaves.iter().filter(|l| l.epoch.load(SeqCst) > committed);
-        pending.fold(0, |mask, l| mask | l.named.load(SeqCst))
+        pending.fold(0, |mask, l| mask | l.mask.load(SeqCst))
     }
 
     /// Marks the stripe of `cookie` as changed; returns true if it was not.
@@ -422,6 +425,7 @@ fn split(leaf: &Leaf, level: u32) {
         let child = &t.leaves[slot(e.cookie, level + 1)];
         let Head::Chain(first) = child.head() else { unreachable!("a fresh table holds chains") };
         e.next.store(first, Release);
+        child.note_name(level + 1, e.cookie);
         child.set_chain(p);
         child.count.store(child.count.load(Relaxed) + 1, Relaxed);
         p = next;
