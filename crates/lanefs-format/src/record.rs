@@ -277,6 +277,17 @@ impl<'a> Group<'a> {
         self.count > 0 && self.bytes.get(GROUP_HEADER) == Some(&NEW_TAG)
     }
 
+    /// Returns the mode of the inode that is made here, and the length of its target; `None` if
+    /// none is. Does not look at the rest.
+    #[inline]
+    pub fn made_inode(&self) -> Option<(u32, usize)> {
+        let new = self.bytes.get(GROUP_HEADER..GROUP_HEADER + NEW_FIXED).filter(|_| self.makes_an_inode())?;
+        debug_assert_eq!(new.len(), NEW_FIXED, "a NEW has more than its head");
+        let (mode, target) = (u32_at(new, NEW_MODE), usize::from(u16_at(new, 2)));
+        debug_assert!(target <= usize::from(u16::MAX), "a target of {target} bytes");
+        Some((mode, target))
+    }
+
     /// Returns the effects, checked one by one; stops at the first malformed one with an error.
     pub fn effects(&self) -> impl Iterator<Item = Result<Effect<'a>, RecordError>> + use<'a> {
         let bytes = self.bytes;
@@ -311,6 +322,9 @@ impl<'a> Group<'a> {
 
 /// The tag of NEW.
 const NEW_TAG: u8 = 3;
+/// Bytes of a NEW before its target, and the place of its mode.
+const NEW_FIXED: usize = 4 + 48;
+const NEW_MODE: usize = 4 + 36;
 
 /// Returns the number of bytes between the header and the name of an effect.
 #[inline]
@@ -464,6 +478,8 @@ mod tests {
         assert_eq!(n, buf.len());
         let n2 = encode_group(&mut buf, Version { ts: 78, ..v }, &effects[3..4]);
         let got: Vec<_> = groups(&buf).map(|g| g.unwrap()).collect();
+        let made: Vec<_> = got.iter().map(Group::made_inode).collect();
+        assert_eq!(made, [Some((libc::S_IFLNK | 0o777, 10)), None]);
         assert_eq!(got.len(), 2);
         assert_eq!(got[0].version, v);
         assert_eq!(got[1].bytes.len(), n2);

@@ -45,6 +45,7 @@ pub use engine::plan as fold;
 pub use error::{Result, StoreError};
 pub use fsck::audit::Audit;
 pub use fsck::scrub::{ScrubCursor, ScrubDamage, ScrubStep};
+pub use log::space::PARTS_OF_BLOCK;
 // What the signatures here are made of.
 pub use lanefs_format::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, BucketEntry, FileKind, Ino, ROOT_INO, Version,

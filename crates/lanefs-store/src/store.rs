@@ -9,6 +9,7 @@ use crate::engine::commit::{EpochWrite, EpochWritten};
 use crate::error::{Result, StoreError};
 use crate::fsck::audit::{Audit, audit};
 use crate::fsck::scrub::{Scrub, ScrubCursor, ScrubStep};
+use crate::log::space::parts_of_inode;
 use crate::recovery;
 use lanefs_format::{Attrs, Ino};
 use std::ops::Range;
@@ -137,9 +138,27 @@ impl Store {
         self.engine.log.space.unreserve(lane, blocks);
     }
 
+    /// Returns the parts of a block that a new inode is to be promised, of [`PARTS_OF_BLOCK`]:
+    /// small inodes share blocks. `bytes` are those of its target and its first attributes.
+    pub fn parts_of_inode(&self, is_dir: bool, bytes: usize) -> u64 {
+        parts_of_inode(self.engine.inodes.packed, is_dir, bytes)
+    }
+
     /// Reserves space for `nodes` blocks of the tree, with their copies.
     pub fn reserve_nodes(&self, lane: usize, nodes: u64) -> bool {
         self.reserve(lane, nodes * self.engine.log.metadata_copies())
+    }
+
+    /// Reserves space for a page where nothing is free, if so much was removed from blocks that
+    /// others share.
+    pub fn reserve_last_page(&self, lane: usize) -> bool {
+        !self.engine.log.read_only && self.engine.log.space.reserve_taken_out(lane, 1)
+    }
+
+    /// Does the same for a block of the tree, with its copies.
+    pub fn reserve_last_node(&self, lane: usize) -> bool {
+        let blocks = self.engine.log.metadata_copies();
+        !self.engine.log.read_only && self.engine.log.space.reserve_taken_out(lane, blocks)
     }
 
     /// Gives such space back.
@@ -302,11 +321,11 @@ impl Store {
         self.engine.make_room_for_epoch(bytes, hard)
     }
 
-    /// Takes note that so many inodes that the groups of `epoch` make were ended by groups of a
-    /// later epoch: no fold makes them, as long as it folds both. Both are committed, and no
-    /// checkpoint was handed the one without the other.
-    pub fn cancel_unfolded(&self, epoch: u64, inodes: u64) {
-        self.engine.unfolded.cancel(&self.engine.log, epoch, inodes);
+    /// Takes note that inodes of so many parts of blocks ([`Store::parts_of_inode`]) that the
+    /// groups of `epoch` make were ended by groups of a later epoch: no fold makes them, as long as
+    /// it folds both. Both are committed, and no checkpoint was handed the one without the other.
+    pub fn cancel_unfolded(&self, epoch: u64, parts: u64) {
+        self.engine.unfolded.cancel(&self.engine.log, epoch, parts);
     }
 
     /// Writes a mark into each log to which nothing was added since the last call: after that,

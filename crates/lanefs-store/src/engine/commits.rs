@@ -4,6 +4,7 @@
 use crate::log::Log;
 use crate::log::message::Pending;
 use crate::log::mlog::Mlog;
+use crate::log::space::PARTS_OF_BLOCK;
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::Mutex;
 use std::sync::Arc;
@@ -100,20 +101,20 @@ impl Unfolded {
     pub fn reserve_space(&self, log: &Log) -> u32 {
         // Relaxed: both are estimates, and what is cancelled was unfolded before.
         let unfolded: u64 = log.mlogs.iter().map(Mlog::unfolded).sum();
-        let inodes = unfolded.saturating_sub(self.cancelled.load(Ordering::Relaxed));
-        log.segments.reserve_for_unfolded(inodes * log.metadata_copies());
+        let parts = unfolded.saturating_sub(self.cancelled.load(Ordering::Relaxed));
+        log.segments.reserve_for_unfolded(parts.div_ceil(PARTS_OF_BLOCK) * log.metadata_copies());
         log.segments.reserved_for_unfolded()
     }
 
-    /// Takes note that so many inodes that the groups of `epoch` make were ended by groups of a
-    /// later epoch: see [`crate::Store::cancel_unfolded`].
-    pub fn cancel(&self, log: &Log, epoch: u64, inodes: u64) {
+    /// Takes note that inodes of so many parts of blocks that the groups of `epoch` make were ended
+    /// by groups of a later epoch: see [`crate::Store::cancel_unfolded`].
+    pub fn cancel(&self, log: &Log, epoch: u64, parts: u64) {
         let mut c = self.commits.lock();
         // In the order of their numbers.
         let Ok(at) = c.pending.binary_search_by_key(&epoch, |p| p.epoch) else { return };
-        c.pending[at].cancelled += inodes;
+        c.pending[at].cancelled += parts;
         // Relaxed, as what it is taken from: an estimate.
-        self.cancelled.fetch_add(inodes, Ordering::Relaxed);
+        self.cancelled.fetch_add(parts, Ordering::Relaxed);
         drop(c);
         self.reserve_space(log);
     }

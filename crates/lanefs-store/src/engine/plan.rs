@@ -99,6 +99,9 @@ pub struct Plan<'a> {
     pub last_ts: u64,
     /// Groups read, repeats included.
     pub groups: u64,
+    /// Names that were given to an inode which was not made by the same operation: links and
+    /// renames. Repeats, and what was taken back, included.
+    pub given: u64,
 }
 
 impl<'a> Plan<'a> {
@@ -215,6 +218,8 @@ fn plan_unsorted<'a>(
             for e in g.effects() {
                 match e.map_err(bad)? {
                     Effect::Set { dir, cookie, name, ino, old, kind } => {
+                        let is_new = p.news.last().is_some_and(|n| n.ino == ino && n.version == version);
+                        p.given += u64::from(!is_new);
                         steps.push(Step { dir, cookie, name, old, new: Some((ino, kind)), kind, version });
                     }
                     Effect::Clr { dir, cookie, name, old, kind } => {

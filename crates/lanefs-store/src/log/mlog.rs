@@ -23,6 +23,7 @@
 
 use crate::error::{Result, StoreError};
 use crate::log::segment::{SegId, SegmentTable, State};
+use crate::log::space::parts_of_inode;
 use lanefs_format::BlockAddr;
 use lanefs_format::batch::ChainLink;
 use lanefs_format::record;
@@ -188,18 +189,20 @@ pub(crate) struct Mlog {
     /// Blocks appended to the node head since the last checkpoint. Written under that mutex;
     /// Relaxed, since it is a figure for reports and for the decision to make a checkpoint.
     appended: AtomicU64,
-    /// Inodes made by groups that are durable in this mlog and not folded. Written with every batch
-    /// and fold; Relaxed, since it is an estimate.
+    /// Parts of blocks ([`parts_of_inode`]) that inodes take which are made by groups that are
+    /// durable in this mlog and not folded. Written with every batch and fold; Relaxed, since it is
+    /// an estimate.
     unfolded: AtomicU64,
-}
-
-/// Returns how many inodes these groups make. The effect that makes one is its group's first.
-fn births(groups: &[u8]) -> u64 {
-    let all = record::groups(groups).map_while(std::result::Result::ok);
-    all.filter(record::Group::makes_an_inode).count() as u64
+    /// Small inodes share blocks.
+    packed: bool,
 }
 
 impl Mlog {
+    /// Sets whether small inodes share blocks.
+    pub fn with_packs(self, packed: bool) -> Mlog {
+        Mlog { packed, ..self }
+    }
+
     pub fn new(id: usize, device: usize, small: bool) -> Mlog {
         Mlog {
             id,
@@ -223,6 +226,7 @@ impl Mlog {
             chain_devices: AtomicU64::new(0),
             appended: AtomicU64::new(0),
             unfolded: AtomicU64::new(0),
+            packed: false,
         }
     }
 
@@ -538,18 +542,27 @@ impl Mlog {
         self.add_unfolded(groups);
     }
 
-    /// Counts the inodes that groups make which are durable here from now on.
+    /// Counts the space of the inodes that groups make which are durable here from now on.
     pub fn add_unfolded(&self, groups: &[u8]) {
         // Relaxed, here and below: an estimate, on a line that every batch writes.
-        self.unfolded.fetch_add(births(groups), Ordering::Relaxed);
+        self.unfolded.fetch_add(self.parts_of(groups), Ordering::Relaxed);
     }
 
-    /// Takes off the inodes that groups make which were folded.
+    /// Takes off that of inodes which were folded.
     pub fn sub_unfolded(&self, groups: &[u8]) {
-        self.unfolded.fetch_sub(births(groups).min(self.unfolded()), Ordering::Relaxed);
+        self.unfolded.fetch_sub(self.parts_of(groups).min(self.unfolded()), Ordering::Relaxed);
     }
 
-    /// Returns the number of inodes that the fold of what is durable here will make.
+    /// Returns the parts of blocks that the inodes take which these groups make. The effect that
+    /// makes one is its group's first.
+    fn parts_of(&self, groups: &[u8]) -> u64 {
+        let all = record::groups(groups).map_while(std::result::Result::ok);
+        let made = all.filter_map(|g| g.made_inode());
+        made.map(|(mode, bytes)| parts_of_inode(self.packed, mode & libc::S_IFMT == libc::S_IFDIR, bytes))
+            .sum()
+    }
+
+    /// Returns the parts of blocks that the fold of what is durable here will take for new inodes.
     pub fn unfolded(&self) -> u64 {
         self.unfolded.load(Ordering::Relaxed)
     }
@@ -629,6 +642,7 @@ impl Mlog {
 mod tests {
     use super::*;
     use crate::log::segment::Geometry;
+    use crate::log::space::PARTS_OF_BLOCK;
     use lanefs_format::superblock::Layout;
 
     fn table() -> SegmentTable {
@@ -801,15 +815,15 @@ mod tests {
         let m = Mlog::new(0, 0, false);
         let (first, second) = (birth(5), birth(6));
         m.keep_groups(&[&first[..], &second].concat(), 1);
-        assert_eq!(m.unfolded(), 2);
+        assert_eq!(m.unfolded(), 2 * PARTS_OF_BLOCK);
         m.add_unfolded(&first);
-        assert_eq!(m.unfolded(), 3);
+        assert_eq!(m.unfolded(), 3 * PARTS_OF_BLOCK);
         m.sub_unfolded(&first);
         m.prune_groups(|all| {
             assert_eq!(all.len(), first.len() + second.len());
             second.clone()
         });
-        assert_eq!((m.groups_before(2), m.unfolded()), (second.clone(), 1));
+        assert_eq!((m.groups_before(2), m.unfolded()), (second.clone(), PARTS_OF_BLOCK));
         // What comes behind a position is not before it.
         m.keep_groups(&first, 2);
         assert_eq!(m.groups_before(2), second);

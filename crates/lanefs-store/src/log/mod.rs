@@ -76,6 +76,7 @@ impl Log {
         let wanted = if options.mlogs > 0 { options.mlogs } else { superblock.mlogs as usize };
         let n = space::fitting_mlogs(wanted, usable);
         let small = usable < 96 * n as u32;
+        let packed = superblock.has_packed_inodes();
         let lanes = if options.lanes > 0 { options.lanes } else { MAX_LANES };
         let device_count = devices.len();
         let read_only = options.read_only || superblock.read_only();
@@ -86,7 +87,7 @@ impl Log {
         let geometry = &segments.geometry;
         Log {
             space: Space::new(usable, geometry.segment_blocks, geometry.copies, n, lanes),
-            mlogs: (0..n).map(|i| Mlog::new(i, i % device_count, small)).collect(),
+            mlogs: (0..n).map(|i| Mlog::new(i, i % device_count, small).with_packs(packed)).collect(),
             io: Io::new(devices, options.cache_bytes, read_only).of(superblock),
             sections: Sections::new(lanes),
             volume: superblock.volume,

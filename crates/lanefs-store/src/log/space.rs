@@ -15,16 +15,44 @@
 //! nothing, unless many do at once. So it is promised a block where nothing is free too, up to an
 //! eighth of what is kept back: whoever wants to free space on a full volume can
 //! ([`Space::reserve_rewrite`]).
+//!
+//! Names and small inodes share blocks, so removing some of them may free bytes and no block:
+//! whoever removes a tenth of the files of a full volume could make none. What folds took out of
+//! buckets is therefore remembered ([`Space::note_taken_out`]), and where nothing is free a block
+//! is promised for twice its bytes of that, down to a sixteenth of what is kept back
+//! ([`Space::reserve_taken_out`]).
 
 use lanefs_format::summary::SUMMARY_SPAN;
 use lanefs_format::superblock::MAX_MLOGS;
-use lanefs_sync::StridedCounter;
 use lanefs_sync::ablation::{Switch, Technique};
+use lanefs_sync::{CachePadded, StridedCounter};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// Returns seconds since 1970.
 pub(crate) fn seconds() -> u32 {
     (lanefs_sync::coarse_realtime_ns() / 1_000_000_000) as u32
+}
+
+/// Parts of a block in which inodes that share blocks are counted before they are written.
+pub const PARTS_OF_BLOCK: u64 = 16;
+/// Bytes that such a part has.
+const PART: u64 = lanefs_format::BLOCK_SIZE as u64 / PARTS_OF_BLOCK;
+/// An inode with more than so many bytes of its own, a target or attributes, is counted as if it
+/// had a block to itself.
+const SHARES_BELOW: usize = 512;
+
+/// Returns the parts of a block that are promised for a new inode, in a volume in which inodes
+/// share blocks (`packed`) or not: `bytes` are those of its target and its first attributes.
+///
+/// An empty file takes 86 bytes of a pack and 32 of a leaf of the inode table. A part is twice of
+/// that: a lane hands out the numbers of a chunk one after the other, at least 32 of them before it
+/// goes on to another, and the packs of a chunk are half full at the least.
+pub(crate) fn parts_of_inode(packed: bool, is_dir: bool, bytes: usize) -> u64 {
+    if !packed || is_dir || bytes > SHARES_BELOW {
+        PARTS_OF_BLOCK
+    } else {
+        1 + (2 * bytes as u64).div_ceil(PART)
+    }
 }
 
 /// Returns the number of segments of `usable` that users cannot fill: 7 %, at least the heads of
@@ -68,13 +96,17 @@ pub(crate) struct Space {
     /// The blocks that [`Space::reserve_rewrite`] goes below nothing at the most. Written when the
     /// volume grows, under the maintenance lock.
     beyond: AtomicI64,
+    /// Bytes of names that folds took out of blocks which others share, less those that they put in
+    /// and twice those of the blocks that were promised for them. Written by folds, and where
+    /// nothing is free.
+    taken_out: CachePadded<AtomicI64>,
     segment_blocks: u32,
     copies: u32,
     mlogs: usize,
     lanes: usize,
     /// Blocks promised and not yet written, for reporting. Written by those who act for the lane.
     /// A promise may be given back for another lane: only the sum means anything.
-    reserved: Box<[lanefs_sync::CachePadded<AtomicI64>]>,
+    reserved: Box<[CachePadded<AtomicI64>]>,
 }
 
 impl Space {
@@ -88,11 +120,12 @@ impl Space {
             total: AtomicU64::new(total),
             free: StridedCounter::new(total as i64, lanes, 1024),
             beyond: AtomicI64::new(beyond(usable, segment_blocks, mlogs)),
+            taken_out: CachePadded::new(AtomicI64::new(0)),
             segment_blocks,
             copies,
             mlogs,
             lanes,
-            reserved: (0..lanes).map(|_| lanefs_sync::CachePadded::new(AtomicI64::new(0))).collect(),
+            reserved: (0..lanes).map(|_| CachePadded::new(AtomicI64::new(0))).collect(),
         }
     }
 
@@ -135,6 +168,27 @@ impl Space {
             self.reserved[lane].fetch_add(1, Relaxed);
         }
         left
+    }
+
+    /// Takes note that a fold took so many bytes more of names out of buckets than it put in.
+    pub fn note_taken_out(&self, bytes: i64) {
+        let now = self.taken_out.load(Relaxed);
+        self.taken_out.store((now + bytes).max(0), Relaxed);
+    }
+
+    /// Promises a block, or so many of them for the copies of one, where nothing is free: see the
+    /// head of this file.
+    pub fn reserve_taken_out(&self, lane: usize, blocks: u64) -> bool {
+        let each = 2 * lanefs_format::BLOCK_SIZE as i64;
+        if self.taken_out.load(Relaxed) < each || self.free.exact() <= -self.beyond.load(Relaxed) / 2 {
+            return false;
+        }
+        // Several at once may go that much further, as in `reserve_rewrite`.
+        self.taken_out.fetch_sub(each, Relaxed);
+        let lane = lane % self.lanes;
+        self.free.sub_forced(lane, blocks);
+        self.reserved[lane].fetch_add(blocks as i64, Relaxed);
+        true
     }
 
     /// Takes back a promise of so many blocks.
@@ -231,6 +285,30 @@ mod tests {
         s.account_write(2, more, more, more);
         assert!(s.reserve_rewrite(1) && !s.reserve(0, 1));
         assert_eq!(s.free_exact(), -1);
+    }
+
+    #[test]
+    fn what_was_taken_out_of_shared_blocks_is_promised_again_for_a_while() {
+        let s = Space::new(100, 16, 2, 1, 4);
+        assert!(s.reserve(0, s.total()) && !s.reserve_taken_out(1, 2));
+        s.note_taken_out(-5);
+        s.note_taken_out(20_000);
+        assert!(s.reserve_taken_out(1, 2) && s.reserve_taken_out(2, 2) && !s.reserve_taken_out(3, 2));
+        assert_eq!((s.free_exact(), s.reserved()), (-4, s.total() as i64 + 4));
+        s.note_taken_out(1 << 40);
+        while s.reserve_taken_out(0, 1) {}
+        let most = beyond(100, 16, 1);
+        assert!((-most / 2 - 1..=-most / 2).contains(&s.free_exact()), "{} of {most}", s.free_exact());
+        assert!(s.reserve_rewrite(0), "whoever wants to free space can");
+    }
+
+    #[test]
+    fn a_small_inode_is_promised_a_part_of_a_block() {
+        assert_eq!(parts_of_inode(true, false, 0), 1);
+        assert_eq!(parts_of_inode(true, false, 100), 2);
+        assert!(parts_of_inode(true, false, SHARES_BELOW) < PARTS_OF_BLOCK);
+        let whole = [(false, false, 0), (true, true, 0), (true, false, SHARES_BELOW + 1)];
+        assert!(whole.iter().all(|w| parts_of_inode(w.0, w.1, w.2) == PARTS_OF_BLOCK));
     }
 
     #[test]

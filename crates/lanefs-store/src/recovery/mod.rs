@@ -34,6 +34,7 @@ mod verify;
 use crate::api::{FoldInput, OpenOptions, OpenReport};
 use crate::device::Device;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::plan::plan;
 use crate::engine::{Engine, Parts};
 use crate::error::{Result, StoreError};
 use crate::log::io::Io;
@@ -454,7 +455,8 @@ impl Recovery<'_> {
         debug_assert!(self.engine.log.read_only, "a volume that can be written is recovered by a checkpoint");
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = crate::engine::sink::Sink::new(&self.engine.log, &self.engine.totals, &mut dirty);
-        self.engine.fold().fold(m, &input.groups, &mut sink)?;
+        let plan = plan(input.groups.iter().map(|b| b.as_slice()), |_| true)?;
+        self.engine.fold().fold(m, plan, &mut sink)?;
         self.engine.fold().fold_deferred(m, &mut sink)?;
         self.engine.inodes.cache.list_again(&std::mem::take(&mut m.changed)); // Who scrubs looks for them there.
         self.engine.log.epoch.fetch_max(input.epoch, Ordering::Relaxed);

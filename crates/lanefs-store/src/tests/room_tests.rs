@@ -6,6 +6,7 @@ use crate::device::{Device, MemoryDevice, WriteReq};
 use crate::error::StoreError;
 use crate::log::mlog::{Heat, place_of};
 use crate::log::segment::{SegId, State};
+use crate::log::space::PARTS_OF_BLOCK;
 use crate::store::Store;
 use crate::testing::{file, first_byte, named, page, update};
 use lanefs_format::orphans::ORPHANS_PER_BLOCK;
@@ -16,8 +17,12 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 fn store(mlogs: u32) -> (Arc<Store>, Arc<dyn Device>) {
+    store_of(mlogs, true)
+}
+
+fn store_of(mlogs: u32, packed_inodes: bool) -> (Arc<Store>, Arc<dyn Device>) {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(16 << 20).unwrap());
-    let format = FormatOptions { segment_blocks: 16, mlogs, ..FormatOptions::default() };
+    let format = FormatOptions { segment_blocks: 16, mlogs, packed_inodes, ..FormatOptions::default() };
     Store::format(std::slice::from_ref(&device), &format).unwrap();
     let (s, _) = Store::open(vec![device.clone()], &OpenOptions::default()).unwrap();
     assert_eq!(s.engine.log.mlogs.len(), mlogs as usize);
@@ -174,7 +179,7 @@ fn a_commit_does_not_wait_for_the_checkpoint_that_waits_for_it() {
 /// the last of them for data.
 #[test]
 fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
-    let (s, _) = store(2);
+    let (s, _) = store_of(2, false);
     let e = s.info().last_epoch;
     let before = s.engine.log.segments.reserved_segments();
     let part = |first: u64| (first..first + 40).flat_map(|ino| file(e + 1, ino)).collect();
@@ -183,13 +188,19 @@ fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
         (s.engine.log.segments.reserved_for_unfolded(), s.engine.log.segments.reserved_segments()),
         (5, before + 5)
     );
+    // Where small inodes share blocks, sixteen at least.
+    let (s, _) = store(2);
+    let before = s.engine.log.segments.reserved_segments();
+    let part = |first: u64| (first..first + 256).flat_map(|ino| file(e + 1, ino)).collect();
+    s.commit_epoch(e + 1, vec![(0, part(1000)), (1, part(2000))]).unwrap();
+    assert_eq!(s.engine.log.segments.reserved_segments(), before + 2);
 }
 
 /// Whoever folds what made them folds their end: no room is kept back for them, and none is missing
 /// for those that stay.
 #[test]
 fn no_room_is_kept_back_for_inodes_that_ended_before_they_were_folded() {
-    let (s, _) = store(2);
+    let (s, _) = store_of(2, false);
     let e = s.info().last_epoch;
     let before = s.engine.log.segments.reserved_segments();
     let made: Vec<u8> = (100..180).flat_map(|ino| file(e + 1, ino)).collect();
@@ -204,7 +215,7 @@ fn no_room_is_kept_back_for_inodes_that_ended_before_they_were_folded() {
     }
     s.commit_epoch(e + 2, vec![(1, ended.clone())]).unwrap();
     assert_eq!(s.engine.log.segments.reserved_segments(), before + 5);
-    s.cancel_unfolded(e + 1, 64);
+    s.cancel_unfolded(e + 1, 64 * PARTS_OF_BLOCK);
     assert_eq!(s.engine.log.segments.reserved_segments(), before + 1);
     let more: Vec<u8> = (200..232).flat_map(|ino| file(e + 3, ino)).collect();
     s.commit_epoch(e + 3, vec![(0, more.clone())]).unwrap();

@@ -31,20 +31,19 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Takes `n` blocks out of what epoch `born` promised and returns how many it took: none if a
-    /// checkpoint was handed that epoch, or folded it.
-    pub fn unpromise(&mut self, born: u64, n: u64, folded: u64) -> u64 {
-        debug_assert!(n > 0, "a promise is taken back for inodes that ended");
+    /// Takes up to `n` blocks out of what epoch `born` promised and returns how many it took;
+    /// `None` if a checkpoint was handed that epoch, or folded it. A lane promises whole blocks, so
+    /// the last inodes of an epoch may have theirs from the one before.
+    pub fn unpromise(&mut self, born: u64, n: u64, folded: u64) -> Option<u64> {
         debug_assert!(born > 0, "epoch 0 is folded: what it made had its block");
         self.check_invariants();
         let epoch = |c: &Committed| c.epoch;
         let at =
             self.groups.binary_search_by_key(&born, epoch).ok().filter(|_| born > self.handed.max(folded));
-        let Some(c) = at.and_then(|i| self.groups.get_mut(i)) else { return 0 };
-        debug_assert!(c.promised >= n, "each of these inodes brought a promise");
+        let c = at.and_then(|i| self.groups.get_mut(i))?;
         let n = n.min(c.promised);
         c.promised -= n;
-        n
+        Some(n)
     }
 
     /// Adds an epoch that is committed now, unless there is nothing of it to be folded or given

@@ -59,19 +59,19 @@ impl Budget {
     }
 }
 
-/// The space that a lane promised for names. On the lane's shared line, written by the lane's
-/// threads. Relaxed: counts, mostly of one thread, which hand over no memory; the epoch takes
-/// `blocks` under the lane's lock.
+/// The space that a lane promised for names and small inodes. On the lane's shared line, written by
+/// the lane's threads. Relaxed: counts, mostly of one thread, which hand over no memory; the epoch
+/// takes `blocks` under the lane's lock.
 #[derive(Default)]
-pub(crate) struct NamePromise {
-    /// Bytes of promised blocks that no name has taken. Below nothing for a moment, when two
+pub(crate) struct LanePromise {
+    /// Bytes of promised blocks that nothing has taken. Below nothing for a moment, when two
     /// threads share the lane.
     pub(super) left: AtomicI64,
     /// Blocks promised that no epoch has counted yet.
     pub(super) blocks: AtomicU64,
 }
 
-impl NamePromise {
+impl LanePromise {
     /// Checks that what is left was promised: never is more taken than a few calls at a time may
     /// take, nor more left than blocks can be.
     pub(super) fn check_invariants(&self) {

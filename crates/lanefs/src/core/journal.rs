@@ -2,7 +2,7 @@
 //! committed and folded. (The operations append to it, `persist::commit` empties it.)
 
 use super::backlog::Backlog;
-use super::budget::NamePromise;
+use super::budget::LanePromise;
 use crate::memfs::Inode;
 use crate::memfs::inode::{DATASYNC, DIRTY, FUTURE, QUEUED, UNSYNCED, XATTR_DIRTY};
 use crate::memfs::stamps::Noted;
@@ -36,7 +36,7 @@ pub(crate) struct LaneShared {
     /// the lane's threads. Relaxed: a hint.
     pub look: AtomicBool,
     /// The space that names of new groups take from. Written by the lane's threads.
-    pub promise: NamePromise,
+    pub promise: LanePromise,
 }
 
 impl LaneShared {
@@ -48,7 +48,7 @@ impl LaneShared {
             names: AtomicI64::new(0),
             names_removed: AtomicI64::new(0),
             look: AtomicBool::new(false),
-            promise: NamePromise::default(),
+            promise: LanePromise::default(),
         }
     }
 }

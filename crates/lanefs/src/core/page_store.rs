@@ -40,7 +40,7 @@ impl PageStore for Pages {
     }
     fn reserve(&self, lane: usize, blocks: u64) -> bool {
         debug_assert!(blocks <= PAGES_END, "{blocks} blocks for one call");
-        self.0.reserve(lane, blocks)
+        self.0.reserve(lane, blocks) || blocks == 1 && self.0.reserve_last_page(lane)
     }
     fn reserve_rewrite(&self, lane: usize) -> bool {
         self.0.reserve_rewrite(lane)

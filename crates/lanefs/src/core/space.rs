@@ -2,13 +2,14 @@
 //! is none.
 //!
 //! 1. A call that makes something is refused before it begins, with ENOSPC, or it can be folded:
-//!    the block of a new inode, the bytes of its name, a long target and extended attributes
-//!    outside the inode are promised by [`lanefs_store::Store::reserve`], at the call.
-//! 2. Names are small. A lane promises a block for several ([`NamePromise`]), half as much again as
-//!    they take: what splits is two thirds full.
+//!    a new inode, the bytes of its name, a long target and extended attributes outside the inode
+//!    are promised by [`lanefs_store::Store::reserve`], at the call.
+//! 2. Names and most inodes are small. A lane promises a block for several ([`LanePromise`]): of a
+//!    name half as much again as it takes, since what splits is two thirds full, and of an inode
+//!    what [`lanefs_store::Store::parts_of_inode`] says.
 //! 3. Promised blocks travel with the epoch of the call ([`crate::oplog::LaneLog::promise`]) and
-//!    are given back when that is folded: the fold has charged what it wrote. The block of an inode
-//!    that ended before is given back when its end is committed (`persist::reaper`).
+//!    are given back when that is folded: the fold has charged what it wrote. What an inode was
+//!    promised that ended before is given back when its end is committed (`persist::reaper`).
 //! 4. A change of a name writes a bucket of its directory and an inode anew, and only the next
 //!    checkpoint frees the old ones. That comes out of what is kept back for checkpoints, in
 //!    recovery too; so before changes that are not folded could need half of the free segments,
@@ -29,6 +30,7 @@ use lanefs_format::BLOCK_SIZE;
 use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::inode::{XATTR_INLINE, XATTR_PER_BLOCK};
 use lanefs_format::{NAME_MAX, XATTR_BLOB_MAX};
+use lanefs_store::PARTS_OF_BLOCK;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of the oplog for each change of a name, at the least.
@@ -58,36 +60,45 @@ pub(crate) fn blocks_of_xattrs(bytes: usize) -> u64 {
     blocks
 }
 
-/// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when
-/// something was freed (`with_space`).
-#[inline]
-pub(crate) fn reserve_inode(core: &Core) -> Result<()> {
-    if core.store.reserve_nodes(core.journal.lanes.mine(), 1) { Ok(()) } else { posix(libc::ENOSPC) }
+/// What a new inode takes.
+#[derive(Clone, Copy)]
+pub(crate) struct NewInode {
+    pub is_dir: bool,
+    /// Bytes in the inode beside what each has: of its target and its attributes.
+    pub bytes: usize,
+    /// Blocks beside the inode's.
+    pub blocks: u64,
 }
 
-/// Gives the block of an inode back that was not made.
-#[inline]
-pub(crate) fn unreserve_inode(core: &Core) {
-    core.store.unreserve_nodes(core.journal.lanes.mine(), 1);
+impl NewInode {
+    /// Returns the bytes promised for it.
+    #[inline]
+    fn promise(self, core: &Core) -> u64 {
+        let parts = core.store.parts_of_inode(self.is_dir, self.bytes);
+        debug_assert!((1..=PARTS_OF_BLOCK).contains(&parts), "{parts} parts of a block");
+        (self.blocks * PARTS_OF_BLOCK + parts) * BLOCK_SIZE as u64 / PARTS_OF_BLOCK
+    }
 }
 
-/// Reserves space for a name and `blocks` beside it; returns the bytes to give back if nothing
-/// comes of it. ENOSPC.
+/// Reserves space for a new inode and its name, which is empty if it has none; returns the bytes to
+/// give back if nothing comes of it. ENOSPC; the caller of the operation tries again when something
+/// was freed (`with_space`).
 #[inline]
-pub(crate) fn reserve_name(core: &Core, name: &[u8], blocks: u64) -> Result<u64> {
+pub(crate) fn reserve_inode(core: &Core, name: &[u8], inode: NewInode) -> Result<u64> {
+    let name = if name.is_empty() { 0 } else { bytes_of(name) };
+    reserve_bytes(core, name + inode.promise(core))
+}
+
+/// Reserves space for a name; returns the bytes to give back if nothing comes of it. ENOSPC.
+#[inline]
+pub(crate) fn reserve_name(core: &Core, name: &[u8]) -> Result<u64> {
     debug_assert!(!name.is_empty(), "a name that was not checked");
-    reserve_bytes(core, bytes_of(name) + blocks * BLOCK_SIZE as u64)
+    reserve_bytes(core, bytes_of(name))
 }
 
 /// Does the same for a name in place of one that goes.
 pub(crate) fn reserve_longer_name(core: &Core, old: &[u8], new: &[u8]) -> Result<u64> {
     reserve_bytes(core, bytes_of(new).saturating_sub(bytes_of(old)))
-}
-
-/// Does the same for blocks alone.
-#[inline]
-pub(crate) fn reserve_blocks(core: &Core, blocks: u64) -> Result<u64> {
-    reserve_bytes(core, blocks * BLOCK_SIZE as u64)
 }
 
 /// Takes bytes of what the lane has promised, and promises more if that is short.
@@ -110,7 +121,7 @@ fn reserve_more(core: &Core, lane: usize, bytes: u64, left: i64) -> Result<u64> 
     debug_assert!(left < 0, "nothing is short");
     let promise = &core.journal.lanes.shared(lane).promise;
     let blocks = left.unsigned_abs().div_ceil(BLOCK_SIZE as u64);
-    if !core.store.reserve_nodes(lane, blocks) {
+    if !core.store.reserve_nodes(lane, blocks) && !(blocks == 1 && core.store.reserve_last_node(lane)) {
         promise.left.fetch_add(bytes as i64, Relaxed);
         promise.check_invariants();
         return posix(libc::ENOSPC);
@@ -121,16 +132,16 @@ fn reserve_more(core: &Core, lane: usize, bytes: u64, left: i64) -> Result<u64> 
     Ok(bytes)
 }
 
-/// Gives the bytes that `reserve_name` returned back to the lane.
-pub(crate) fn unreserve_name(core: &Core, bytes: u64) {
+/// Gives the bytes that one of these returned back to the lane.
+pub(crate) fn unreserve(core: &Core, bytes: u64) {
     debug_assert!(bytes <= MOST * BLOCK_SIZE as u64, "{bytes} bytes of one call");
     let promise = &core.journal.lanes.shared(core.journal.lanes.mine()).promise;
     promise.left.fetch_add(bytes as i64, Relaxed);
     promise.check_invariants();
 }
 
-/// Takes the blocks that a lane promised for names since the last time; the caller counts them in
-/// its epoch.
+/// Takes the blocks that a lane promised for names and inodes since the last time; the caller
+/// counts them in its epoch.
 #[inline]
 pub(crate) fn take_promised(core: &Core, lane: usize) -> u64 {
     let blocks = &core.journal.lanes.shared(lane).promise.blocks;

@@ -96,7 +96,7 @@ pub(crate) struct EpochBuf {
     /// The chunk in use.
     open: Vec<u8>,
     groups: usize,
-    /// Blocks that were reserved for what is logged: one for each NEW, and those of names.
+    /// Blocks that were reserved for what is logged: those of new inodes and of names.
     pub promised: u64,
     /// What of it can be absorbed.
     pub undone: Undone,
@@ -148,7 +148,6 @@ impl EpochBuf {
         debug_assert!(self.open.len() > start, "a group has a header");
         debug_assert_eq!(self.open.capacity(), capacity, "the append allocated, with keys locked");
         self.groups += 1;
-        self.promised += u64::from(effects.iter().any(|e| matches!(e, Effect::New { .. })));
         self.check_invariants();
         (self.full.len() as u64) << 32 | start as u64
     }

@@ -4,7 +4,7 @@ use super::perm::{self, W, X};
 use super::{Op, posix};
 use crate::core::Core;
 use crate::core::space;
-use crate::core::space::blocks_of_xattrs;
+use crate::core::space::{NewInode, blocks_of_xattrs};
 use crate::error::Result;
 use crate::memfs::dir::{ALIVE, DEAD, Dir, Entry, Found, hash_name, relax};
 use crate::memfs::inode::HAS_XATTRS;
@@ -40,10 +40,15 @@ pub(crate) struct Spec<'a> {
 }
 
 impl Spec<'_> {
-    /// Returns the blocks it takes beside the inode's own.
-    fn blocks(&self) -> u64 {
+    /// Returns what it takes of the volume.
+    pub(super) fn space(&self) -> NewInode {
         self.check_invariants();
-        u64::from(self.target.len() > INLINE_MAX) + blocks_of_xattrs(self.xattrs.len())
+        let is_outside = self.target.len() > INLINE_MAX;
+        NewInode {
+            is_dir: self.kind == FileKind::Dir,
+            bytes: if is_outside { 0 } else { self.target.len() } + self.xattrs.len(),
+            blocks: u64::from(is_outside) + blocks_of_xattrs(self.xattrs.len()),
+        }
     }
 
     /// Checks that one inode can be all of this.
@@ -123,17 +128,12 @@ pub(crate) fn make<'g>(
                 continue;
             }
         }
-        let promised = space::reserve_name(core, name, spec.blocks())?;
-        if let Err(e) = space::reserve_inode(core) {
-            space::unreserve_name(core, promised);
-            return Err(e);
-        }
+        let promised = space::reserve_inode(core, name, spec.space())?;
         let mut op = Op::begin(core);
         let (inode, attrs) = match fresh_inode(core, &mut op, cred, pinode, spec) {
             Ok(c) => c,
             Err(e) => {
-                space::unreserve_inode(core);
-                space::unreserve_name(core, promised);
+                space::unreserve(core, promised);
                 return Err(e);
             }
         };
@@ -143,8 +143,7 @@ pub(crate) fn make<'g>(
             // The name appeared, the bucket left memory, or the directory is going: look again.
             None => {
                 drop(op);
-                space::unreserve_inode(core);
-                space::unreserve_name(core, promised);
+                space::unreserve(core, promised);
                 relax(&mut turn);
             }
         }
@@ -290,15 +289,10 @@ pub(crate) fn make_unnamed<'g>(
     let (pinode, _) = resolve::find_dir(core, parent, guard)?;
     perm::check(pinode, cred, W | X)?;
     core.writable()?;
-    let promised = space::reserve_blocks(core, spec.blocks())?;
-    if let Err(e) = space::reserve_inode(core) {
-        space::unreserve_name(core, promised);
-        return Err(e);
-    }
+    let promised = space::reserve_inode(core, b"", spec.space())?;
     let mut op = Op::begin(core);
     let (mut inode, attrs) = fresh_inode(core, &mut op, cred, pinode, spec).inspect_err(|_| {
-        space::unreserve_inode(core);
-        space::unreserve_name(core, promised);
+        space::unreserve(core, promised);
     })?;
     // Relaxed: nobody else has the inode yet.
     inode.nlink.store(0, Ordering::Relaxed);

@@ -58,7 +58,7 @@ pub(crate) fn link(
         if pdir.state.load(SeqCst) == DEAD {
             return posix(libc::ENOENT);
         }
-        let promised = space::reserve_name(core, name, 0)?;
+        let promised = space::reserve_name(core, name)?;
         let now = coarse_realtime_ns();
         let mut op = Op::begin(core);
         let mut entry = Entry::new(0, name, inode.ino, inode.kind, 0, 0, 0);
@@ -70,7 +70,7 @@ pub(crate) fn link(
         let Some(cookie) = cookie.filter(|_| fits) else {
             drop(leaf);
             drop(op);
-            space::unreserve_name(core, promised);
+            space::unreserve(core, promised);
             relax(&mut turn);
             continue;
         };
@@ -78,7 +78,7 @@ pub(crate) fn link(
         inode.named_by(op.lane, 0);
         pdir.named_by(hash, op.lane, 0);
         if let Err(e) = add_link(inode) {
-            space::unreserve_name(core, promised);
+            space::unreserve(core, promised);
             return Err(e);
         }
         let v = op.version(leaf.last_ts());

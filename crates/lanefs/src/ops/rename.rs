@@ -142,21 +142,15 @@ pub(crate) fn rename(
         debug_assert!(!dir_moves || core.memfs.move_lock.is_locked(), "O7: another move may come between");
         // What replaces a name takes no space, so that a full volume can still replace files.
         let promised = match t.target {
-            None if whiteout => space::reserve_name(core, to.1, 0)?,
+            None if whiteout => space::reserve_inode(core, to.1, WHITEOUT.space())?,
+            Some(_) if whiteout => space::reserve_inode(core, b"", WHITEOUT.space())?,
             None => space::reserve_longer_name(core, from.1, to.1)?,
             Some(_) => 0,
         };
-        if whiteout && let Err(e) = space::reserve_inode(core) {
-            space::unreserve_name(core, promised);
-            return Err(e);
-        }
         let attempt = Attempt { from, to, s, t, how };
         let tried = try_rename(core, cred, &attempt, flushed, guard);
         if !matches!(tried, Ok(Tried::Done)) {
-            space::unreserve_name(core, promised);
-            if whiteout {
-                space::unreserve_inode(core);
-            }
+            space::unreserve(core, promised);
         }
         match tried? {
             Tried::Done => return Ok(()),

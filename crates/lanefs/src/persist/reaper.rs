@@ -17,10 +17,10 @@
 //!    and only then it can be given out again.
 //!    If an inode was made and lost its only name in one lane and in the epoch that still runs,
 //!    both groups are voided before: the log has nothing else of it then.
-//! 5. An inode that was made and ended since the last fold never gets a block: when its DEAD is
-//!    committed, every fold to come meets both groups. The block that was promised at its making
-//!    goes back then, not at the checkpoint: files that live for a moment would fill a small volume
-//!    with promises.
+//! 5. An inode that was made and ended since the last fold is never written: when its DEAD is
+//!    committed, every fold to come meets both groups. What was promised at its making goes back
+//!    then, not at the checkpoint: files that live for a moment would fill a small volume with
+//!    promises.
 
 use crate::core::page_store;
 use crate::error::Result;
@@ -32,6 +32,7 @@ use crate::ops::Op;
 use crate::persist::Persist;
 use lanefs_format::Ino;
 use lanefs_format::record::Effect;
+use lanefs_store::PARTS_OF_BLOCK;
 use lanefs_sync::hash::WordSet;
 use lanefs_sync::lock::MutexGuard;
 use smallvec::SmallVec;
@@ -57,8 +58,8 @@ pub(crate) struct Reaper {
     /// The freed ones whose inodes are in memory, because that epoch was not committed when they
     /// were looked at last.
     buried: Vec<(u64, Ino)>,
-    /// The number of inodes that ended before they were folded, by epoch of the DEAD group and of
-    /// the group that made them. Their blocks are promised still.
+    /// What inodes that ended before they were folded were promised, in parts of a block, by epoch
+    /// of the DEAD group and of the group that made them.
     cancelled: BTreeMap<(u64, u64), u64>,
     /// Blocks of the inodes in `freed`, about.
     blocks: u64,
@@ -96,10 +97,11 @@ impl Reaper {
         self.staged.as_ref().is_some_and(|s| s.0.load(Ordering::Acquire))
     }
 
-    /// Notes an inode made in epoch `born` that ended in `epoch`.
-    fn note_unmade(&mut self, epoch: u64, born: u64) {
+    /// Notes an inode of so many parts of a block that was made in epoch `born` and ended in
+    /// `epoch`.
+    fn note_unmade(&mut self, epoch: u64, born: u64, parts: u64) {
         debug_assert!(0 < born && born <= epoch, "made in epoch {born}, it ended in {epoch}");
-        *self.cancelled.entry((epoch, born)).or_default() += 1;
+        *self.cancelled.entry((epoch, born)).or_default() += parts;
     }
 
     /// Checks what holds between its lists whenever the lock is free.
@@ -225,15 +227,15 @@ fn give_back_of(persist: &Persist, r: &mut Reaper) -> u64 {
     }
     let mut backlog = persist.journal.backlog.lock();
     let mut back = 0;
-    for ((epoch, born), n) in ended {
+    for ((epoch, born), parts) in ended {
         debug_assert!(epoch <= persist.journal.committed(), "5: the end of epoch {epoch} is not durable");
-        let most = n;
-        let n = backlog.unpromise(born, n, persist.store.folded_epoch());
-        debug_assert!(n <= most, "{n} blocks for {most} inodes");
+        let blocks = parts / PARTS_OF_BLOCK;
+        let Some(n) = backlog.unpromise(born, blocks, persist.store.folded_epoch()) else { continue };
+        debug_assert!(n <= blocks, "{n} blocks for {parts} parts");
         back += n;
         // What an epoch both made and ended was absorbed: no fold would have written it.
-        if n > 0 && epoch > born {
-            persist.store.cancel_unfolded(born, n);
+        if epoch > born {
+            persist.store.cancel_unfolded(born, parts);
         }
     }
     drop(backlog);
@@ -338,7 +340,7 @@ fn end(persist: &Persist, r: &mut Reaper, ended: &[(&Inode, MutexGuard<'_, ()>)]
         if inode.born > folded {
             // What was voided was as good as ended in its own epoch: no fold was to make it.
             let ended = if inode.sole_group() == SoleGroup::VOID { inode.born } else { epoch };
-            r.note_unmade(ended, inode.born);
+            r.note_unmade(ended, inode.born, persist.store.parts_of_inode(inode.dir().is_some(), 0));
         }
     }
     let mut dead = persist.memfs.dead.lock();
@@ -440,17 +442,17 @@ mod tests {
         (v, reserved)
     }
 
-    /// Makes a hundred files beside one that stays, in one epoch, and removes them, in the same or
-    /// in the next.
+    /// Makes a hundred directories beside one that stays, in one epoch, and removes them, in the
+    /// same or in the next.
     fn come_and_go(v: &Volume, turn: usize, same_epoch: bool) {
         let (fs, inner) = (v.fs(), &v.0.persist);
         for i in 0..=100 {
-            fs.write(format!("/{turn}-{i}"), b"").unwrap();
+            fs.mkdir(format!("/{turn}-{i}"), 0o755).unwrap();
         }
         if !same_epoch {
             commit::seal_and_commit(inner).unwrap();
         }
-        (0..100).for_each(|i| fs.unlink(format!("/{turn}-{i}")).unwrap());
+        (0..100).for_each(|i| fs.rmdir(format!("/{turn}-{i}")).unwrap());
         reap(inner, true).unwrap();
     }
 
@@ -469,7 +471,7 @@ mod tests {
                 commit::seal_and_commit(inner).unwrap();
                 if turn == 0 {
                     let born = inner.reaper.lock().cancelled.keys().next().unwrap().1;
-                    inner.reaper.lock().note_unmade(u64::MAX - 1, born);
+                    inner.reaper.lock().note_unmade(u64::MAX - 1, born, 1);
                 }
                 assert_eq!(release_cancelled(inner), 100, "the end of another is not durable");
                 inner.reaper.lock().cancelled.clear();
@@ -478,7 +480,7 @@ mod tests {
                 assert_eq!(low_water(), low, "space is kept back for inodes that are gone");
             }
             // Space for those that stay is kept back all the same.
-            (0..64).for_each(|i| drop(v.fs().create(format!("/more{i}")).unwrap()));
+            (0..64).for_each(|i| v.fs().mkdir(format!("/more{i}"), 0o755).unwrap());
             commit::seal_and_commit(inner).unwrap();
             assert_eq!(low_water(), low + 4);
             checkpoint::checkpoint(inner).unwrap();

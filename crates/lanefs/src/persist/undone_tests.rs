@@ -68,8 +68,10 @@ fn of_a_file_that_came_and_went_the_log_has_its_number() {
         assert_eq!(reaper::reap(persist, true).unwrap(), 90);
         commit::seal_and_commit(persist).unwrap();
         assert_eq!(logged(&v), [10, 10, 0, 90], "{order:?}");
-        assert_eq!(reaper::release_cancelled(persist), 90);
-        assert!(persist.store.space().reserved <= promised - 90, "what no fold will write is promised");
+        // Small files share blocks, and are promised a sixteenth of one, beside their pages.
+        assert_eq!(reaper::release_cancelled(persist), 90 / 16);
+        let left = persist.store.space().reserved;
+        assert_eq!(left, promised - 90 - 90 / 16, "what no fold will write is promised");
         let left = names(&fs);
         assert_eq!((left.len(), after_crash(&device)), (10, left.clone()));
         v.checkpoint().unwrap();
@@ -173,7 +175,6 @@ fn ends_of_what_an_epoch_made_are_absorbed() {
     assert_eq!(reaper::reap(persist, true).unwrap(), 1);
     commit::seal_and_commit(persist).unwrap();
     assert_eq!(logged(&v), [0, 0, 0, 1]);
-    assert_eq!(reaper::release_cancelled(persist), 1);
     v.checkpoint().unwrap();
     assert_eq!(after_crash(&device), Vec::<String>::new());
 }

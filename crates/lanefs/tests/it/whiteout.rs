@@ -92,7 +92,7 @@ fn without_room_the_name_stays() {
     let (fs, _d) = root(8);
     fs.write("/a", b"content").unwrap();
     fs.write("/b", b"").unwrap();
-    let mut made = 0;
+    let (mut made, mut links) = (0, 0);
     let e = loop {
         match fs.mknod(format!("/n{made}"), libc::S_IFREG | 0o644, 0) {
             Ok(()) => made += 1,
@@ -100,11 +100,16 @@ fn without_room_the_name_stays() {
         }
     };
     assert_eq!(e, libc::ENOSPC);
+    // A name takes less than an inode.
+    while fs.link("/b", format!("/l{links}")).is_ok() {
+        links += 1;
+    }
     assert_eq!(errno(fs.rename2("/a", "/b", RENAME_WHITEOUT)), libc::ENOSPC);
     assert_eq!((fs.read("/a").unwrap(), fs.read("/b").unwrap()), (b"content".to_vec(), vec![]));
     for n in 0..made {
         fs.unlink(format!("/n{n}")).unwrap();
     }
+    (0..links).for_each(|n| fs.unlink(format!("/l{n}")).unwrap());
     fs.rename2("/a", "/b", RENAME_WHITEOUT).unwrap();
     assert!(is_whiteout(&fs, "/a"));
 }

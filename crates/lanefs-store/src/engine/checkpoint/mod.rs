@@ -38,6 +38,7 @@
 
 mod capture;
 mod carry;
+mod needs;
 mod packs;
 mod slots;
 
@@ -46,6 +47,7 @@ use crate::engine::cleaner::Cleaner;
 use crate::engine::commits::Unfolded;
 use crate::engine::fold::Fold;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::plan::{Plan, plan};
 use crate::engine::sink::Sink;
 use crate::engine::totals::Totals;
 use crate::error::{Result, StoreError};
@@ -56,7 +58,6 @@ use crate::log::mlog::Mlog;
 use crate::tree::block_io::{BlockSink, Owner};
 use capture::Capture;
 use lanefs_format::orphans::{self, ORPHANS_PER_BLOCK};
-use lanefs_format::record;
 use lanefs_format::record::groups_above;
 use lanefs_format::slot::{Position, Root, Slot};
 use lanefs_format::superblock::Superblock;
@@ -122,19 +123,20 @@ impl Checkpoints<'_> {
             Some(seal) => seal()?,
             None => FoldInput { epoch: self.totals.folded.load(Ordering::Relaxed), groups: Vec::new() },
         };
-        let mut late = false;
-        if folding && m.durable > 0 && self.is_short_of_space(m, &input) {
-            // Folding halfway would be worse than folding late: free space first. The position is
-            // then later than the seal, and what lies between is carried over (4).
-            self.clean_up_for(m, &input)?;
-            (positions, appended, number) = self.record_position(m);
-            late = true;
-        }
         // Relaxed: written under the maintenance lock, which this thread holds.
         let folded = self.totals.folded.load(Ordering::Relaxed);
         if input.epoch < folded {
             let why = format!("fold of epoch {} after {folded}", input.epoch);
             return Err(StoreError::Invalid(why));
+        }
+        let plan = plan(input.groups.iter().map(|b| b.as_slice()), |_| true)?;
+        let mut late = false;
+        if folding && m.durable > 0 && self.is_short_of_space(m, &plan) {
+            // Folding halfway would be worse than folding late: free space first. The position is
+            // then later than the seal, and what lies between is carried over (4).
+            self.clean_up_for(m, &plan)?;
+            (positions, appended, number) = self.record_position(m);
+            late = true;
         }
         if clean {
             // Nobody will look behind P, and nothing gets there (6).
@@ -142,7 +144,8 @@ impl Checkpoints<'_> {
         }
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = Sink::new(self.log, self.totals, &mut dirty);
-        let tree = self.build_tree(m, &input, folding, late, &mut sink);
+        let plan = folding.then_some(plan);
+        let tree = self.build_tree(m, plan, input.epoch, late, &mut sink);
         m.usage.dirty.append(&mut dirty);
         let built = match tree {
             Ok(built) => built,
@@ -232,24 +235,11 @@ impl Checkpoints<'_> {
         at
     }
 
-    /// Returns the number of blocks that a fold and its checkpoint may need, generously: inode,
-    /// bucket and table node per group. (What is dirtied now is not its business.)
-    fn fold_needs(&self, m: &Maintenance, input: &FoldInput) -> u64 {
-        let groups: usize = input.groups.iter().map(|b| record::groups(b).count()).sum();
-        self.log.metadata_copies()
-            * (3 * groups as u64 + 2 * (m.changed.len() + m.deferred.len()) as u64 + 16)
-    }
-
-    fn is_short_of_space(&self, m: &Maintenance, input: &FoldInput) -> bool {
-        let size = u64::from(self.log.segments.geometry.segment_blocks);
-        u64::from(self.log.segments.free_count()) * size < self.fold_needs(m, input)
-    }
-
     /// Checkpoints in place and cleans until there is space for a fold, or nothing more to be had.
-    fn clean_up_for(&self, m: &mut Maintenance, input: &FoldInput) -> Result<()> {
+    fn clean_up_for(&self, m: &mut Maintenance, plan: &Plan<'_>) -> Result<()> {
         self.in_place(m)?;
         for _ in 0..16 {
-            if !self.is_short_of_space(m, input) {
+            if !self.is_short_of_space(m, plan) {
                 break;
             }
             let target = u64::from(self.log.segments.free_count()) + 4;
@@ -266,22 +256,21 @@ impl Checkpoints<'_> {
     fn build_tree(
         &self,
         m: &mut Maintenance,
-        input: &FoldInput,
-        folding: bool,
+        plan: Option<Plan<'_>>,
+        epoch: u64,
         late: bool,
         sink: &mut Sink<'_>,
     ) -> Result<Built> {
-        debug_assert!(folding || input.groups.is_empty(), "groups that are not folded");
-        if folding {
-            self.fold().fold(m, &input.groups, sink)?;
+        let folding = plan.is_some();
+        if let Some(plan) = plan {
+            self.fold().fold(m, plan, sink)?;
             // Relaxed: for stamps and reports.
-            self.log.epoch.fetch_max(input.epoch, Ordering::Relaxed);
-            self.totals.folded.store(input.epoch, Ordering::Relaxed);
+            self.log.epoch.fetch_max(epoch, Ordering::Relaxed);
+            self.totals.folded.store(epoch, Ordering::Relaxed);
         }
-        self.capture().capture_all(m, input.epoch, sink)?;
+        self.capture().capture_all(m, epoch, sink)?;
         debug_assert!(m.changed.is_empty(), "an inode is neither written nor waits for its NEW (5)");
-        let carried =
-            if folding && !late { false } else { self.carry(&mut m.carried, input.epoch, &m.waiting)? };
+        let carried = if folding && !late { false } else { self.carry(&mut m.carried, epoch, &m.waiting)? };
         // 5. Tables.
         let (r, level) = self.inodes.table.write_out(sink)?;
         let table = Root { r, level };
@@ -334,7 +323,7 @@ impl Checkpoints<'_> {
             let done = c.take_folded(folded);
             let cancelled: u64 = done.iter().map(|p| p.cancelled).sum();
             let before = self.unfolded.cancelled.fetch_sub(cancelled, Ordering::Relaxed);
-            debug_assert!(before >= cancelled, "{cancelled} of {before} inodes were cancelled");
+            debug_assert!(before >= cancelled, "{cancelled} of {before} parts were cancelled");
             for (i, share) in done.iter().flat_map(|p| p.shares.iter().enumerate()) {
                 self.log.mlogs[i % self.log.mlogs.len()].sub_unfolded(share);
             }

@@ -17,7 +17,7 @@
 //! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
 use crate::engine::maintenance::{DeferredInode, Maintenance};
-use crate::engine::plan::{KeyChange, NewInode, Plan, RightsChange, plan};
+use crate::engine::plan::{KeyChange, NewInode, Plan, RightsChange};
 use crate::engine::sink::Sink;
 use crate::engine::totals::Totals;
 use crate::error::{Result, StoreError};
@@ -27,6 +27,7 @@ use crate::log::Log;
 use crate::tree::block_io::{BlockSink, Owner};
 use crate::tree::directory::{self, Change};
 use crate::tree::inode_state::padded;
+use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::xattrs;
 use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
 use std::collections::HashMap;
@@ -46,17 +47,11 @@ pub(crate) struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    /// Folds all groups of `buffers`. An error may leave the fold half done in memory, with links
-    /// not counted: it is sticky, and the volume is that of the last slot and the log.
-    pub(crate) fn fold(
-        &self,
-        m: &mut Maintenance,
-        buffers: &[Arc<Vec<u8>>],
-        sink: &mut Sink<'_>,
-    ) -> Result<()> {
+    /// Folds what is planned. An error may leave the fold half done in memory, with links not
+    /// counted: it is sticky, and the volume is that of the last slot and the log.
+    pub(crate) fn fold(&self, m: &mut Maintenance, plan: Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
         self.fold_deferred(m, sink)?;
         debug_assert!(m.deferred.is_empty(), "an earlier fold's files are not made, and may be changed now");
-        let plan = plan(buffers.iter().map(|b| b.as_slice()), |_| true)?;
         self.apply_plan(m, plan, sink).inspect_err(|e| self.log.io.fail(e))
     }
 
@@ -76,6 +71,7 @@ impl Fold<'_> {
             self.fold_entries(m, changes, sink, &mut links)?;
             sink.flush_if_full()?;
         }
+        self.log.space.note_taken_out(plan.changes.iter().map(taken_out).sum());
         // What is done with goes before more comes.
         drop(std::mem::take(&mut plan.changes));
         self.put_off(m, &plan, bare, &mut links, sink)?;
@@ -347,6 +343,16 @@ impl Fold<'_> {
     }
 }
 
+/// Returns the bytes that a change takes out of a bucket; below nothing, puts into one.
+fn taken_out(c: &KeyChange<'_>) -> i64 {
+    let bytes = (ENTRY_HEADER + c.name.len()) as i64;
+    match (c.old.is_none(), c.new.is_none()) {
+        (true, false) => -bytes,
+        (false, true) => bytes,
+        _ => 0,
+    }
+}
+
 impl NewInode<'_> {
     /// Returns what it is born with.
     pub(crate) fn attrs(&self) -> Attrs {
@@ -389,6 +395,7 @@ mod tests {
     use crate::Store;
     use crate::api::{FoldInput, FormatOptions, OpenOptions};
     use crate::device::{Device, MemoryDevice};
+    use crate::engine::plan::plan;
     use lanefs_format::record::{Effect, encode_group};
     use lanefs_format::{FileKind, Version};
 
@@ -436,7 +443,7 @@ mod tests {
         let mut m = s.engine.maintenance.lock();
         let mut dirty = Default::default();
         let mut sink = Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
-        s.engine.fold().fold(&mut m, &[removed.into()], &mut sink).unwrap();
+        s.engine.fold().fold(&mut m, plan([&removed[..]], |_| true).unwrap(), &mut sink).unwrap();
         assert_eq!(m.freed.len(), 50);
         let kept: Vec<Ino> = m.changed.iter().map(|c| c.ino).collect();
         assert_eq!(kept, [ROOT_INO]);

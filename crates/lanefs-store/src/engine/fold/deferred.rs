@@ -87,6 +87,7 @@ mod tests {
     use crate::Store;
     use crate::api::{FoldInput, FormatOptions, OpenOptions};
     use crate::device::{Device, MemoryDevice};
+    use crate::engine::plan::plan;
     use crate::engine::sink::Sink;
 
     use lanefs_format::record::{Effect, encode_group};
@@ -134,7 +135,7 @@ mod tests {
             let mut m = s.engine.maintenance.lock();
             let mut dirty = Default::default();
             let mut sink = Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
-            s.engine.fold().fold(&mut m, &[made(5).into()], &mut sink).unwrap();
+            s.engine.fold().fold(&mut m, plan([&made(5)[..]], |_| true).unwrap(), &mut sink).unwrap();
             assert_eq!((m.deferred.len() as u64, m.changed.len()), (FILES, 1));
             s.engine.checkpoints().capture().capture_deferred(&mut m, 5, &mut sink).unwrap();
             assert_eq!((m.deferred.len(), m.changed.len(), m.captured.len()), (0, 1, 0));
@@ -157,7 +158,7 @@ mod tests {
             let mut m = s.engine.maintenance.lock();
             let mut dirty = Default::default();
             let mut sink = Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
-            s.engine.fold().fold(&mut m, &[made(5).into()], &mut sink).unwrap();
+            s.engine.fold().fold(&mut m, plan([&made(5)[..]], |_| true).unwrap(), &mut sink).unwrap();
             m.usage.dirty.append(&mut dirty);
         }
         let mut next = Vec::new();
