@@ -308,3 +308,39 @@ fn a_tail_keeps_the_block_that_it_was_promised() {
     assert_eq!((free(), entry(&s, FIRST + 3).slot), (before - 1, 0), "a block of its own, charged once");
     sound(&s);
 }
+
+/// A fold brought every file that it removed into memory, from the pack which it shared with others.
+#[test]
+fn of_removed_files_none_comes_into_memory() {
+    let (s, _) = made(true, 1);
+    make(&s, FIRST..FIRST + 300);
+    let link = named(FIRST + 3, b"link");
+    let mut linked = Vec::new();
+    let epoch = s.folded_epoch() + 1;
+    encode_group(&mut linked, Version { epoch, ts: 5, lane: 0 }, &[link]);
+    fold(&s, linked);
+    submit(&s, update(FIRST + 4, 2, vec![]));
+    let e = s.folded_epoch() + 1;
+    // One of another generation, one that has another name, one that is in memory.
+    let of = |ino: u64| remove(e, ino, u32::from(ino == FIRST + 7) * 5);
+    {
+        let plan = (FIRST..FIRST + 200).flat_map(of).collect::<Vec<u8>>();
+        let plan = crate::engine::plan::plan([&plan[..]], |_| true).unwrap();
+        let mut m = s.engine.maintenance.lock();
+        let mut dirty = Default::default();
+        let mut sink = crate::engine::sink::Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
+        let before = (0..200).filter(|n| s.engine.inodes.cache.has(Ino(FIRST + n))).count();
+        s.engine.fold().fold(&mut m, plan, &mut sink).unwrap();
+        m.usage.dirty.append(&mut dirty);
+        let after: Vec<u64> = (0..200).filter(|n| s.engine.inodes.cache.has(Ino(FIRST + n))).collect();
+        assert!(before <= 2 && after.iter().all(|n| [3, 7].contains(n)), "{before}, {after:?}");
+        let orphans: Vec<_> = m.orphans.iter().copied().collect();
+        assert_eq!((m.freed.len(), orphans), (198, vec![Ino(FIRST + 7)]));
+    }
+    assert_eq!(s.space().inodes, 1 + 102);
+    fold(&s, Vec::new());
+    sound(&s);
+    let names = |ino: u64| s.load_inode(Ino(ino)).unwrap().map(|i| i.nlink);
+    assert_eq!((names(FIRST + 3), names(FIRST + 7), names(FIRST + 8)), (Some(1), Some(0), None));
+    assert_eq!((names(FIRST + 250), entry(&s, FIRST + 4).block.is_none()), (Some(1), true));
+}

@@ -8,7 +8,8 @@
 //! 2. Order: NEW, then RIGHTS, then entries, then link counts, PARENT, DEAD; so a NEW that comes
 //!    with its first name is found, and a removed directory's entries still take their links along.
 //!    DEAD of an inode that loses its last name in the same fold follows that directly, so that its
-//!    memory is given back before the next one's is taken: a fold may remove a hundred thousand.
+//!    memory is given back before the next one's is taken: a fold may remove a hundred thousand. Most
+//!    of them are not even brought into memory (`dying`).
 //! 3. DEAD of an inode that still has names is refused: it would leave a name without an inode.
 //! 4. An inode without names that is not dead is on the orphan list. Being there is all that the
 //!    checkpoint records of its last name: the block is not written for it, or the removal of all
@@ -16,6 +17,7 @@
 //!    the block of an inode on the list is therefore not asked.
 //! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
+use super::dying::{Dying, DyingPacks};
 use crate::engine::maintenance::{DeferredInode, Maintenance};
 use crate::engine::plan::{KeyChange, NewInode, Plan, RightsChange};
 use crate::engine::sink::Sink;
@@ -30,7 +32,6 @@ use crate::tree::inode_state::padded;
 use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::xattrs;
 use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -66,7 +67,7 @@ impl Fold<'_> {
             self.fold_rights(m, r)?;
             self.inodes.evict_or_flush(n, sink)?;
         }
-        let mut links: HashMap<Ino, i64> = HashMap::new();
+        let mut links = Links::default();
         for changes in plan.by_dir() {
             self.fold_entries(m, changes, sink, &mut links)?;
             sink.flush_if_full()?;
@@ -74,8 +75,9 @@ impl Fold<'_> {
         self.log.space.note_taken_out(plan.changes.iter().map(taken_out).sum());
         // What is done with goes before more comes.
         drop(std::mem::take(&mut plan.changes));
+        let mut links = links.sums();
         self.put_off(m, &plan, bare, &mut links, sink)?;
-        self.fold_all_links(m, &plan, links, sink)?;
+        let ended = self.fold_all_links(m, &plan, &links, sink)?;
         let deferred = &m.deferred;
         let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
         for b in plan.news.iter().filter(|b| !is_put_off(b.ino)) {
@@ -91,11 +93,17 @@ impl Fold<'_> {
                 m.changed.push(inode);
             }
         }
+        let left = |n: usize| (n..plan.dead.len()).filter(|n| !ended[*n]);
         for (n, &(ino, generation)) in plan.dead.iter().enumerate() {
-            if n % TOGETHER == 0 {
-                self.inodes.expect(plan.dead[n..].iter().take(TOGETHER).map(|d| d.0), &self.log.io)?;
-            }
+            // Relaxed: a floor for the next mount.
             self.totals.next_chunk.fetch_max(ino.chunk() + 1, Ordering::Relaxed);
+            if ended[n] {
+                continue;
+            }
+            if n % TOGETHER == 0 {
+                let together = left(n).take(TOGETHER).map(|n| plan.dead[n].0);
+                self.inodes.expect(together, &self.log.io)?;
+            }
             self.fold_death(m, ino, generation, sink)?;
             self.inodes.evict_or_flush(n, sink)?;
         }
@@ -126,14 +134,18 @@ impl Fold<'_> {
         m: &mut Maintenance,
         plan: &Plan<'_>,
         bare: Vec<bool>,
-        links: &mut HashMap<Ino, i64>,
+        links: &mut [(Ino, i64)],
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         debug_assert_eq!(bare.len(), plan.news.len(), "it is known of each new inode whether it is bare");
+        let mut links = links.iter_mut().peekable();
         for (b, _) in plan.news.iter().zip(bare).filter(|b| b.1) {
-            match links.get(&b.ino).and_then(|n| u32::try_from(*n).ok()).filter(|n| *n > 0) {
-                Some(names) => {
-                    links.remove(&b.ino);
+            while links.next_if(|l| l.0 < b.ino).is_some() {}
+            let own = links.peek_mut().filter(|l| l.0 == b.ino && l.1 > 0);
+            match own.and_then(|l| Some((u32::try_from(l.1).ok()?, l))) {
+                Some((names, l)) => {
+                    // None is left to be folded.
+                    l.1 = 0;
                     m.deferred.push(DeferredInode::new(b, names));
                 }
                 None => m.changed.extend(self.fold_new(b, sink)?),
@@ -146,36 +158,41 @@ impl Fold<'_> {
             "a file is put off twice, or out of order"
         );
         debug_assert!(m.deferred.len() <= plan.news.len(), "a file is put off that this fold does not make");
-        debug_assert!(
-            m.deferred.iter().all(|b| !links.contains_key(&b.ino)),
-            "the names of a file that is put off are counted twice"
-        );
         Ok(())
     }
 
-    /// Folds all link counts, and what dies of them (2).
+    /// Folds all link counts, and what dies of them (2). Returns which of the dead are done with.
     fn fold_all_links(
         &self,
         m: &mut Maintenance,
         plan: &Plan<'_>,
-        links: HashMap<Ino, i64>,
+        links: &[(Ino, i64)],
         sink: &mut Sink<'_>,
-    ) -> Result<()> {
-        let mut links: Vec<_> = links.into_iter().collect();
-        links.sort_unstable();
-        let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
+    ) -> Result<Vec<bool>> {
+        debug_assert!(links.is_sorted_by(|a, b| a.0 < b.0), "links of one inode are counted twice");
+        let mut ended = vec![false; plan.dead.len()];
+        let mut dead = plan.dead.iter().enumerate().peekable();
+        let mut packs = DyingPacks::default();
         for (n, &(ino, delta)) in links.iter().enumerate() {
             if n % TOGETHER == 0 {
-                self.inodes.expect(links[n..].iter().take(TOGETHER).map(|l| l.0), &self.log.io)?;
+                let together = links[n..].iter().filter(|l| l.1 != 0).take(TOGETHER);
+                self.inodes.expect(together.map(|l| l.0), &self.log.io)?;
             }
-            self.fold_links(m, ino, delta)?;
-            if let Some(generation) = dead.get(&ino) {
-                self.fold_death(m, ino, *generation, sink)?;
+            while dead.next_if(|d| d.1.0 < ino).is_some() {}
+            let Some(&(at, &(_, generation))) = dead.peek().filter(|d| d.1.0 == ino) else {
+                self.fold_links(m, ino, delta)?;
+                self.inodes.evict_or_flush(n, sink)?;
+                continue;
+            };
+            if !self.end_bare(m, &mut packs, Dying { ino, generation, delta }, sink)? {
+                self.fold_links(m, ino, delta)?;
+                self.fold_death(m, ino, generation, sink)?;
                 m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
             }
+            ended[at] = true;
             self.inodes.evict_or_flush(n, sink)?;
         }
-        Ok(())
+        Ok(ended)
     }
 
     fn folded_inode(&self, ino: Ino) -> Result<Option<Arc<CachedInode>>> {
@@ -257,7 +274,7 @@ impl Fold<'_> {
         m: &mut Maintenance,
         changes: &[KeyChange<'_>],
         sink: &mut Sink<'_>,
-        links: &mut HashMap<Ino, i64>,
+        links: &mut Links,
     ) -> Result<()> {
         let Some(dir) = changes.first().map(|c| c.dir) else { return Ok(()) };
         debug_assert!(changes.iter().all(|c| c.dir == dir), "changes of two directories");
@@ -270,12 +287,8 @@ impl Fold<'_> {
             Change { cookie: c.cookie, name: c.name, ino, kind }
         });
         let mut on = |f: directory::Folded| {
-            if let Some((old, _)) = f.old {
-                *links.entry(old).or_default() -= 1;
-            }
-            if let Some((new, _)) = f.new {
-                *links.entry(new).or_default() += 1;
-            }
+            links.0.extend(f.old.map(|o| (o.0, -1)));
+            links.0.extend(f.new.map(|n| (n.0, 1)));
         };
         let r = directory::fold_dir(&*inode, sink, changes, &mut on);
         m.changed.push(inode);
@@ -306,15 +319,31 @@ impl Fold<'_> {
             return Ok(()); // Dead before.
         }
         if let Some(inode) = self.inodes.get(ino, &self.log.io)? {
+            {
+                let i = inode.lock();
+                if i.gone || i.state.attrs().generation != generation {
+                    return Ok(());
+                }
+                if i.folded && i.state.names() > 0 && !m.orphans.contains(&ino) {
+                    tracing::warn!("inode {ino} is said to be dead, but it has {} names", i.state.names());
+                    return Ok(());
+                }
+            }
+            if self.end_in_memory(&inode, sink)? {
+                // Relaxed: only the holder of the maintenance lock changes it.
+                self.totals.inodes.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.free_number(m, ino, generation, sink)?;
+        m.orphans_changed |= m.orphans.remove(&ino);
+        Ok(())
+    }
+
+    /// Ends an inode in memory; returns whether it was folded.
+    pub(super) fn end_in_memory(&self, inode: &CachedInode, sink: &mut Sink<'_>) -> Result<bool> {
+        let folded = {
             let mut guard = inode.lock();
             let i = &mut *guard;
-            if i.gone || i.state.attrs().generation != generation {
-                return Ok(());
-            }
-            if i.folded && i.state.names() > 0 && !m.orphans.contains(&ino) {
-                tracing::warn!("inode {ino} is said to be dead, but it has {} names", i.state.names());
-                return Ok(());
-            }
             // Tree marks of what memory gave up already; what is fresh has none and loses its live
             // mark below.
             i.clear_live_marks(&self.log.segments);
@@ -323,23 +352,50 @@ impl Fold<'_> {
             i.state.destroy(sink)?;
             i.charge_unwritten(&self.log.space, 0);
             self.log.space.credit(0, std::mem::take(&mut i.own_charged));
-            debug_assert_eq!(i.state.unwritten(), 0, "inode {ino} still has space kept for it");
+            debug_assert_eq!(i.state.unwritten(), 0, "inode {} still has space kept for it", inode.ino);
             i.gone = true;
-            if i.folded {
-                self.totals.inodes.fetch_sub(1, Ordering::Relaxed);
-            }
-            drop(guard);
-            self.inodes.cache.remove(ino);
-        }
+            i.folded
+        };
+        self.inodes.cache.remove(inode.ino);
+        Ok(folded)
+    }
+
+    /// Lets the number of an inode be given out again.
+    pub(super) fn free_number(
+        &self,
+        m: &mut Maintenance,
+        ino: Ino,
+        generation: u32,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
         let next = generation.wrapping_add(1);
+        // Relaxed: for stamps and reports.
         let epoch = self.log.epoch.load(Ordering::Relaxed);
         let free = self.inodes.table.clear(ino, next, epoch, &self.log.io)?;
         if !free.is_none() {
             sink.free(free.addr);
         }
         m.freed.push((ino, next));
-        m.orphans_changed |= m.orphans.remove(&ino);
         Ok(())
+    }
+}
+
+/// Names that inodes gained or lost, in the order in which it was found.
+#[derive(Default)]
+struct Links(Vec<(Ino, i64)>);
+
+impl Links {
+    /// Returns the sum of each inode, by number. Some are 0.
+    fn sums(mut self) -> Vec<(Ino, i64)> {
+        self.0.sort_unstable_by_key(|l| l.0);
+        self.0.dedup_by(|next, l| {
+            let same = next.0 == l.0;
+            if same {
+                l.1 += next.1;
+            }
+            same
+        });
+        self.0
     }
 }
 

@@ -1,0 +1,107 @@
+//! The end of small files that are in packs and not in memory.
+//!
+//! A fold may remove a million of them, and all there is to be done for an empty one is to free its
+//! number: it has no blocks, no promises and no marks. How many names it had is in its slot of the
+//! pack, so the pack is read, once for all of its files, and no inode is made of any.
+//!
+//! 1. An inode in memory may know more than its slot. So none is passed by: it is looked for in
+//!    memory before its slot is, and once more when its number is free. Who has read the table
+//!    before that, and was not done then, looks at the table again
+//!    ([`InodeCache::note_written`](crate::inodes::cache::InodeCache::note_written)).
+//! 2. What has names left, or is of another generation, is left to the way of all inodes, which
+//!    refuses it (3 of `apply`).
+
+use super::Fold;
+use crate::engine::maintenance::Maintenance;
+use crate::engine::sink::Sink;
+use crate::error::Result;
+use crate::log::io::Io;
+use crate::tree::block_io::BlockSource;
+use lanefs_format::header::BlockKind;
+use lanefs_format::inode::InodeBlock;
+use lanefs_format::pack::{self, SLOT_MIN};
+use lanefs_format::table_node::TableEntry;
+use lanefs_format::{BlockRef, Ino};
+use std::sync::atomic::Ordering;
+
+/// An inode that loses names in the fold in which it dies.
+#[derive(Clone, Copy)]
+pub(super) struct Dying {
+    pub ino: Ino,
+    pub generation: u32,
+    /// The names that it gains; mostly -1.
+    pub delta: i64,
+}
+
+/// What the slot of an empty file says.
+#[derive(Clone, Copy)]
+struct Bare {
+    ino: Ino,
+    generation: u32,
+    names: u32,
+}
+
+/// The pack that was looked at last.
+#[derive(Default)]
+pub(super) struct DyingPacks {
+    at: BlockRef,
+    /// By slot; none for what has more than an empty file.
+    slots: Vec<Option<Bare>>,
+}
+
+impl DyingPacks {
+    /// Returns what the slot says that an entry of the inode table names, if it is that of an empty
+    /// file.
+    fn bare(&mut self, ino: Ino, entry: &TableEntry, io: &Io) -> Option<Bare> {
+        debug_assert!(entry.slot != 0, "inode {ino} is not in a pack");
+        if self.at != entry.block {
+            self.slots.clear();
+            self.at = entry.block;
+            // Who reads the inode for itself gets the error.
+            let block = io.read(entry.block, BlockKind::Pack.name()).ok()?;
+            let slots = pack::decode(&block, entry.block.addr, ino.chunk()).ok()?;
+            for (ino, slot) in slots.inodes() {
+                let is_short = slots.bytes(ino, slot).is_ok_and(|b| b.len() == SLOT_MIN);
+                let inode = if is_short { slots.inode(ino, slot).ok() } else { None };
+                let bare = |i: InodeBlock| Bare { ino, generation: i.attrs.generation, names: i.nlink };
+                self.slots.push(inode.map(bare));
+            }
+            debug_assert!(self.slots.len() <= pack::SLOTS_MAX, "{} slots", self.slots.len());
+        }
+        let bare = self.slots.get(usize::from(entry.slot) - 1).copied().flatten();
+        bare.filter(|b| b.ino == ino)
+    }
+}
+
+impl Fold<'_> {
+    /// Ends an empty file that is not in memory, if that is all there is to it. False, and nothing
+    /// done, if not.
+    pub(super) fn end_bare(
+        &self,
+        m: &mut Maintenance,
+        packs: &mut DyingPacks,
+        Dying { ino, generation, delta }: Dying,
+        sink: &mut Sink<'_>,
+    ) -> Result<bool> {
+        if self.inodes.cache.has(ino) || m.orphans.contains(&ino) {
+            return Ok(false);
+        }
+        let entry = self.inodes.table.lookup(ino, &self.log.io)?;
+        if entry.slot == 0 || entry.generation != generation {
+            return Ok(false);
+        }
+        let bare = packs.bare(ino, &entry, &self.log.io);
+        if bare.is_none_or(|b| b.generation != generation || i64::from(b.names) + delta > 0) {
+            return Ok(false);
+        }
+        self.free_number(m, ino, generation, sink)?;
+        // Relaxed: only the holder of the maintenance lock changes it.
+        self.totals.inodes.fetch_sub(1, Ordering::Relaxed);
+        // Somebody may have brought it into memory meanwhile (1).
+        if let Some(inode) = self.inodes.cache.note_written(ino) {
+            let folded = self.end_in_memory(&inode, sink)?;
+            debug_assert!(folded, "inode {ino} was in the table, and is not folded");
+        }
+        Ok(true)
+    }
+}
