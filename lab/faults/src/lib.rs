@@ -99,6 +99,8 @@ pub enum Fault {
     PackFreed,
     /// Entries of the inode table name the slot behind the right one.
     WrongSlot,
+    /// An empty file in a pack is ended as its slot says, whatever memory knows of it.
+    EndedUnseen,
     /// A look at a leaf asks behind the chain whether it was whole.
     MarkAfterNames,
     /// An answer from two names is not checked to be of one moment.
@@ -107,7 +109,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 38] = [
+    pub const ALL: [Fault; 39] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -146,6 +148,7 @@ impl Fault {
         Fault::RightsNotLogged,
         Fault::PackFreed,
         Fault::WrongSlot,
+        Fault::EndedUnseen,
     ];
 
     /// The faults that only threads in an order of their own show: a matter of schedules, not of

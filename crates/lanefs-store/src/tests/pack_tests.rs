@@ -309,7 +309,8 @@ fn a_tail_keeps_the_block_that_it_was_promised() {
     sound(&s);
 }
 
-/// A fold brought every file that it removed into memory, from the pack which it shared with others.
+/// A fold brought every file that it removed into memory, from the pack which it shared with
+/// others.
 #[test]
 fn of_removed_files_none_comes_into_memory() {
     let (s, _) = made(true, 1);

@@ -218,6 +218,11 @@ fn look_for(fault: Library) -> Look {
                 &["creat /a 0; creat /b 0; creat /c 0; ckpt; unlink /a; tick; ckpt; creat /d 0; ckpt; sync"]
         }
         C::WrongSlot => l.scripts = &["creat /a 0; creat /b 0; ckpt"],
+        C::EndedUnseen => {
+            l.scripts = &[
+                "creat /a 0; creat /b 0; ckpt; write /a 0 9000; fsync /a; unlink /a; tick; ckpt; creat /c 0; ckpt; sync",
+            ]
+        }
         C::RangeMisnamed => (l.scripts, l.config.blocks) = (RANGE, 384),
         C::FlushErrorHidden | C::WriteErrorHidden | C::SpaceWithoutEnd => l.with = With::Simulation,
         C::UncheckedBlock => l.with = With::Medium,

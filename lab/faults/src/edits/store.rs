@@ -9,6 +9,7 @@ const LOG_SEGMENT: &str = "crates/lanefs-store/src/log/segment.rs";
 const LOG_MESSAGE: &str = "crates/lanefs-store/src/log/message.rs";
 const LOG_IO: &str = "crates/lanefs-store/src/log/io.rs";
 const LOG_SPACE: &str = "crates/lanefs-store/src/log/space.rs";
+const ENGINE_FOLD_DYING: &str = "crates/lanefs-store/src/engine/fold/dying.rs";
 const ENGINE_FOLD_APPLY: &str = "crates/lanefs-store/src/engine/fold/apply.rs";
 const ENGINE_CHECKPOINT_SLOTS: &str = "crates/lanefs-store/src/engine/checkpoint/slots.rs";
 const ENGINE_CHECKPOINT: &str = "crates/lanefs-store/src/engine/checkpoint/mod.rs";
@@ -31,6 +32,18 @@ pub const EDITS: &[Edit] = &[
         to: "\
 let slot = if $PLANTED { slot % 46 + 1 } else { slot };
 let new = TableEntry { block: pack, slot, generation, epoch };",
+    },
+    Edit {
+        fault: Fault::EndedUnseen,
+        file: ENGINE_FOLD_DYING,
+        from: "if self.inodes.cache.has(ino) || m",
+        to: "if self.inodes.cache.has(ino) && !$PLANTED || m",
+    },
+    Edit {
+        fault: Fault::EndedUnseen,
+        file: ENGINE_FOLD_DYING,
+        from: "= self.inodes.cache.note_written(ino) {",
+        to: "= self.inodes.cache.note_written(ino).filter(|_| !$PLANTED) {",
     },
     Edit {
         fault: Fault::UncheckedBatch,
@@ -112,11 +125,8 @@ Err(e) => {
     Edit {
         fault: Fault::LinkKept,
         file: ENGINE_FOLD_APPLY,
-        from: "if let Some((old, _)) = f.old {",
-        to: "\
-if let Some((old, _)) = f.old
-    && !(f.new.is_some() && $PLANTED)
-{",
+        from: "links.0.extend(f.old.map(",
+        to: "links.0.extend(f.old.filter(|_| !(f.new.is_some() && $PLANTED)).map(",
     },
     Edit {
         fault: Fault::SlotNotFlushed,

@@ -8,8 +8,8 @@
 //! 2. Order: NEW, then RIGHTS, then entries, then link counts, PARENT, DEAD; so a NEW that comes
 //!    with its first name is found, and a removed directory's entries still take their links along.
 //!    DEAD of an inode that loses its last name in the same fold follows that directly, so that its
-//!    memory is given back before the next one's is taken: a fold may remove a hundred thousand. Most
-//!    of them are not even brought into memory (`dying`).
+//!    memory is given back before the next one's is taken: a fold may remove a hundred thousand.
+//!    Most of them are not even brought into memory (`dying`).
 //! 3. DEAD of an inode that still has names is refused: it would leave a name without an inode.
 //! 4. An inode without names that is not dead is on the orphan list. Being there is all that the
 //!    checkpoint records of its last name: the block is not written for it, or the removal of all
@@ -17,7 +17,6 @@
 //!    the block of an inode on the list is therefore not asked.
 //! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
-use super::dying::{Dying, DyingPacks};
 use crate::engine::maintenance::{DeferredInode, Maintenance};
 use crate::engine::plan::{KeyChange, NewInode, Plan, RightsChange};
 use crate::engine::sink::Sink;
@@ -37,7 +36,7 @@ use std::sync::atomic::Ordering;
 
 /// Inodes whose blocks a fold reads together: one after the other they are a trip to the device
 /// each.
-const TOGETHER: usize = 256;
+pub(super) const TOGETHER: usize = 256;
 
 /// Applies folds to the inodes in memory.
 #[derive(Clone, Copy)]
@@ -161,40 +160,6 @@ impl Fold<'_> {
         Ok(())
     }
 
-    /// Folds all link counts, and what dies of them (2). Returns which of the dead are done with.
-    fn fold_all_links(
-        &self,
-        m: &mut Maintenance,
-        plan: &Plan<'_>,
-        links: &[(Ino, i64)],
-        sink: &mut Sink<'_>,
-    ) -> Result<Vec<bool>> {
-        debug_assert!(links.is_sorted_by(|a, b| a.0 < b.0), "links of one inode are counted twice");
-        let mut ended = vec![false; plan.dead.len()];
-        let mut dead = plan.dead.iter().enumerate().peekable();
-        let mut packs = DyingPacks::default();
-        for (n, &(ino, delta)) in links.iter().enumerate() {
-            if n % TOGETHER == 0 {
-                let together = links[n..].iter().filter(|l| l.1 != 0).take(TOGETHER);
-                self.inodes.expect(together.map(|l| l.0), &self.log.io)?;
-            }
-            while dead.next_if(|d| d.1.0 < ino).is_some() {}
-            let Some(&(at, &(_, generation))) = dead.peek().filter(|d| d.1.0 == ino) else {
-                self.fold_links(m, ino, delta)?;
-                self.inodes.evict_or_flush(n, sink)?;
-                continue;
-            };
-            if !self.end_bare(m, &mut packs, Dying { ino, generation, delta }, sink)? {
-                self.fold_links(m, ino, delta)?;
-                self.fold_death(m, ino, generation, sink)?;
-                m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
-            }
-            ended[at] = true;
-            self.inodes.evict_or_flush(n, sink)?;
-        }
-        Ok(ended)
-    }
-
     fn folded_inode(&self, ino: Ino) -> Result<Option<Arc<CachedInode>>> {
         Ok(self.inodes.get(ino, &self.log.io)?.filter(|c| {
             let i = c.lock();
@@ -313,7 +278,13 @@ impl Fold<'_> {
         Ok(())
     }
 
-    fn fold_death(&self, m: &mut Maintenance, ino: Ino, generation: u32, sink: &mut Sink<'_>) -> Result<()> {
+    pub(super) fn fold_death(
+        &self,
+        m: &mut Maintenance,
+        ino: Ino,
+        generation: u32,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
         let e = self.inodes.table.lookup(ino, &self.log.io)?;
         if e.block.is_none() && e.generation > generation || ino == ROOT_INO {
             return Ok(()); // Dead before.

@@ -1,4 +1,4 @@
-//! The end of small files that are in packs and not in memory.
+//! Link counts, and what dies of them; above all small files that are in packs and not in memory.
 //!
 //! A fold may remove a million of them, and all there is to be done for an empty one is to free its
 //! number: it has no blocks, no promises and no marks. How many names it had is in its slot of the
@@ -12,7 +12,9 @@
 //!    refuses it (3 of `apply`).
 
 use super::Fold;
+use super::apply::TOGETHER;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::plan::Plan;
 use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::log::io::Io;
@@ -26,11 +28,11 @@ use std::sync::atomic::Ordering;
 
 /// An inode that loses names in the fold in which it dies.
 #[derive(Clone, Copy)]
-pub(super) struct Dying {
-    pub ino: Ino,
-    pub generation: u32,
+struct Dying {
+    ino: Ino,
+    generation: u32,
     /// The names that it gains; mostly -1.
-    pub delta: i64,
+    delta: i64,
 }
 
 /// What the slot of an empty file says.
@@ -43,7 +45,7 @@ struct Bare {
 
 /// The pack that was looked at last.
 #[derive(Default)]
-pub(super) struct DyingPacks {
+struct DyingPacks {
     at: BlockRef,
     /// By slot; none for what has more than an empty file.
     slots: Vec<Option<Bare>>,
@@ -74,9 +76,44 @@ impl DyingPacks {
 }
 
 impl Fold<'_> {
+    /// Folds all link counts, and what dies of them (2 of `apply`). Returns which of the dead are
+    /// done with.
+    pub(super) fn fold_all_links(
+        &self,
+        m: &mut Maintenance,
+        plan: &Plan<'_>,
+        links: &[(Ino, i64)],
+        sink: &mut Sink<'_>,
+    ) -> Result<Vec<bool>> {
+        debug_assert!(links.is_sorted_by(|a, b| a.0 < b.0), "links of one inode are counted twice");
+        let mut ended = vec![false; plan.dead.len()];
+        let mut dead = plan.dead.iter().enumerate().peekable();
+        let mut packs = DyingPacks::default();
+        for (n, &(ino, delta)) in links.iter().enumerate() {
+            if n % TOGETHER == 0 {
+                let together = links[n..].iter().filter(|l| l.1 != 0).take(TOGETHER);
+                self.inodes.expect(together.map(|l| l.0), &self.log.io)?;
+            }
+            while dead.next_if(|d| d.1.0 < ino).is_some() {}
+            let Some(&(at, &(_, generation))) = dead.peek().filter(|d| d.1.0 == ino) else {
+                self.fold_links(m, ino, delta)?;
+                self.inodes.evict_or_flush(n, sink)?;
+                continue;
+            };
+            if !self.end_bare(m, &mut packs, Dying { ino, generation, delta }, sink)? {
+                self.fold_links(m, ino, delta)?;
+                self.fold_death(m, ino, generation, sink)?;
+                m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
+            }
+            ended[at] = true;
+            self.inodes.evict_or_flush(n, sink)?;
+        }
+        Ok(ended)
+    }
+
     /// Ends an empty file that is not in memory, if that is all there is to it. False, and nothing
     /// done, if not.
-    pub(super) fn end_bare(
+    fn end_bare(
         &self,
         m: &mut Maintenance,
         packs: &mut DyingPacks,
