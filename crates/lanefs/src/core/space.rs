@@ -121,7 +121,8 @@ fn reserve_more(core: &Core, lane: usize, bytes: u64, left: i64) -> Result<u64> 
     debug_assert!(left < 0, "nothing is short");
     let promise = &core.journal.lanes.shared(lane).promise;
     let blocks = left.unsigned_abs().div_ceil(BLOCK_SIZE as u64);
-    if !core.store.reserve_nodes(lane, blocks) && !(blocks == 1 && core.store.reserve_last_node(lane)) {
+    let there = core.store.reserve_nodes(lane, blocks) || blocks == 1 && core.store.reserve_last_node(lane);
+    if !there {
         promise.left.fetch_add(bytes as i64, Relaxed);
         promise.check_invariants();
         return posix(libc::ENOSPC);
