@@ -10,7 +10,7 @@ pub fn build() -> Result<(), String> {
     if !cargo(&["deb", "--version"]).output().is_ok_and(|o| o.status.success()) {
         return Err("cargo-deb is missing: `cargo install cargo-deb`".into());
     }
-    run(&mut cargo(&["build", "--release", "--package", "lanefs-cli"]))?;
+    run(&mut cargo(&["build", "--release", "--package", "lanefs-cli", "--package", "lanefs-preload"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     // The program writes its own pages; the package takes them from below the manifest.
     let staged = root().join("target/deb");

@@ -12,6 +12,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("sqlite3", "sqlite3"),
     ("git", "git"),
     ("rustfmt", "rustfmt"),
+    ("python3", "python3"),
+    ("strace", "strace"),
+    ("cc", "gcc"),
     ("valgrind", "valgrind"),
 ];
 

@@ -11,6 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lanefs-store", &["lanefs-sync", "lanefs-format"]),
     ("lanefs", &["lanefs-sync", "lanefs-format", "lanefs-store"]),
     ("lanefs-fuse", &["lanefs-sync", "lanefs"]),
+    ("lanefs-preload", &["lanefs"]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),
     ("lanefs-cli", &["lanefs-format", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench"]),
     // A copy of the product depends on it, so it depends on nothing.

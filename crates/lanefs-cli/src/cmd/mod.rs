@@ -18,6 +18,7 @@ pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
 pub mod rm;
+pub mod run;
 pub mod scrub;
 pub mod tree;
 pub mod umount;

@@ -23,6 +23,7 @@ mod mount_truth;
 mod mount_unnamed;
 mod mount_whiteout;
 mod mounts;
+mod run;
 mod scrub;
 mod security;
 mod transports;

@@ -1,0 +1,153 @@
+//! `lanefs run`
+
+mod program;
+
+use crate::failure::{About, Failure, Outcome};
+use crate::image::Place;
+use crate::size;
+use lanefs_store::device::{FileDevice, FileOptions};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// The name of the library that is preloaded.
+const LIBRARY: &str = "liblanefs_preload.so";
+/// Directories whose paths are the system's.
+const SYSTEM: &[&str] = &["/proc", "/sys", "/dev"];
+
+/// Run a program that finds an unmounted volume below a directory
+///
+/// The volume's files are those of the program below /DIR, which need not exist: the library that
+/// is preloaded answers for them in the process itself. One process at a time has the volume; what
+/// the program starts does not see it meanwhile (see docs/RUN.md). LANEFS_REPORT=1 tells on exit
+/// which calls were served.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Begin in this directory, which may lie below /DIR
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub chdir: Option<PathBuf>,
+    /// Memory for the volume [default: a quarter of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub cache: Option<u64>,
+    /// The volume, and the directory below which the program finds it
+    #[arg(value_name = "IMAGE:/DIR")]
+    pub place: Place,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+}
+
+/// Runs the program in place of this one.
+pub fn run(args: &Args) -> Outcome {
+    let prefix = prefix(&args.place.path)?;
+    let images = args
+        .place
+        .images
+        .iter()
+        .map(|i| i.canonicalize().about(i.display()))
+        .collect::<Result<Vec<_>, _>>()?;
+    for image in &images {
+        if image.starts_with(&prefix) {
+            return Err(Failure::new(format_args!(
+                "{}: the image would lie below {} itself; choose another directory",
+                image.display(),
+                prefix.display()
+            )));
+        }
+        is_free(image)?;
+    }
+    let library = library()?;
+    let program = program::find(&args.command[0])?;
+    program::check(&program)?;
+    let mut command = Command::new(&program);
+    command.arg0(&args.command[0]).args(&args.command[1..]);
+    let mut preload = library.into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let names: Vec<&[u8]> = images.iter().map(|i| i.as_os_str().as_bytes()).collect();
+    command
+        .env("LD_PRELOAD", preload)
+        .env("LANEFS_PREFIX", &prefix)
+        .env("LANEFS_IMAGES", OsStr::from_bytes(&names.join(&b"\n"[..])))
+        .env_remove("LANEFS_CWD");
+    if let Some(cache) = args.cache {
+        command.env("LANEFS_CACHE", cache.to_string());
+    }
+    match &args.chdir {
+        Some(dir) if dir.starts_with(&prefix) => drop(command.env("LANEFS_CWD", dir)),
+        Some(dir) => std::env::set_current_dir(dir).about(dir.display())?,
+        None => {}
+    }
+    Err(command.exec()).about(program.display())
+}
+
+/// Returns the directory below which the program finds the volume.
+fn prefix(path: &Path) -> Result<PathBuf, Failure> {
+    let bad = |why: &str| {
+        Failure::new(format_args!(
+            "{}: {why}; say where the program is to find the volume: IMAGE:/data",
+            path.display()
+        ))
+    };
+    let mut prefix = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => prefix.push(name),
+            _ => return Err(bad("no `..` there")),
+        }
+    }
+    if prefix == Path::new("/") {
+        return Err(bad("not the root: the program needs files of the host"));
+    }
+    match SYSTEM.iter().any(|s| prefix.starts_with(s)) {
+        true => Err(bad("that is the system's")),
+        false => Ok(prefix),
+    }
+}
+
+/// Checks that nobody has the volume; the program would only find out later.
+fn is_free(image: &Path) -> Result<(), Failure> {
+    let how = FileOptions { io_uring: false, direct: false, exclusive: false, ..FileOptions::default() };
+    match FileDevice::open_with(image, how) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(Failure::new(e)),
+    }
+}
+
+/// Returns the library that is preloaded: LANEFS_PRELOAD, or the one that lies beside this program
+/// or in the lib directory beside its own.
+fn library() -> Result<PathBuf, Failure> {
+    let named = std::env::var_os("LANEFS_PRELOAD").map(PathBuf::from);
+    let this = std::env::current_exe().about("this program")?;
+    let beside = this.parent().unwrap_or(Path::new("/"));
+    let places = match named {
+        Some(path) => vec![path],
+        None => vec![beside.join(LIBRARY), beside.join("../lib/lanefs").join(LIBRARY)],
+    };
+    let found = places.iter().find_map(|p| p.canonicalize().ok());
+    found.filter(|p| !p.as_os_str().as_bytes().iter().any(|b| b" :".contains(b))).ok_or_else(|| {
+        Failure::new(format_args!(
+            "{}: no such library, or blanks or colons in its path; name it in LANEFS_PRELOAD \
+             (`cargo build --release -p lanefs-preload` makes it)",
+            places[0].display()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_taken_without_its_dots_and_the_systems_are_refused() {
+        assert_eq!(prefix(Path::new("/a//b/./c/")).unwrap(), Path::new("/a/b/c"));
+        for bad in ["/", "/proc", "/dev/shm", "/a/../b"] {
+            assert!(prefix(Path::new(bad)).is_err(), "{bad}");
+        }
+    }
+}

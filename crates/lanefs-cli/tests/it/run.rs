@@ -1,0 +1,72 @@
+//! `lanefs run`: programs that find a volume, and those that are refused.
+
+use crate::common::{LANEFS, Run, run_command, volume};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Returns the library, which is built for the tests beside them.
+fn library() -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    let found = this.with_file_name("liblanefs_preload.so");
+    assert!(found.exists(), "{} was not built", found.display());
+    found
+}
+
+fn lanefs_run(image: &Path, prefix: &str, options: &[&str], command: &[&str]) -> Run {
+    let place = format!("{}:{prefix}", image.display());
+    let mut run = Command::new(LANEFS);
+    run.env("LANEFS_PRELOAD", library()).current_dir(image.parent().unwrap());
+    run_command(run.arg("run").args(options).arg(place).arg("--").args(command))
+}
+
+#[test]
+fn a_program_finds_the_volume_and_the_next_one_what_it_wrote() {
+    let (_dir, image) = volume("128M");
+    let run = |command: &[&str]| lanefs_run(&image, "/run-test/data", &[], command).ok().out;
+    run(&["cp", "/etc/passwd", "/run-test/data/p"]);
+    assert_eq!(run(&["cat", "/run-test/data/p"]), std::fs::read_to_string("/etc/passwd").unwrap());
+    assert_eq!(run(&["sh", "-c", "mkdir /run-test/data/d && ls /run-test/data"]), "d\np\n");
+    let shown = run_command(Command::new(LANEFS).arg("ls").arg(&image)).ok();
+    assert_eq!(shown.out, "d\np\n");
+    let there = lanefs_run(&image, "/run-test/data", &["-C", "/run-test/data/d"], &["pwd"]).ok();
+    assert_eq!(there.out, "/run-test/data/d\n");
+    assert_eq!(lanefs_run(&image, "/run-test/data", &["-C", "/usr"], &["pwd"]).ok().out, "/usr\n");
+    assert_eq!(lanefs_run(&image, "/d", &[], &["sh", "-c", "exit 7"]).code, 7);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_before_it_starts() {
+    let (dir, image) = volume("128M");
+    let source = dir.path().join("static.c");
+    std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let built = dir.path().join("static");
+    let done = Command::new("cc").arg("-static").arg("-o").args([&built, &source]).status().unwrap();
+    assert!(done.success(), "cc -static");
+    let built = built.to_str().unwrap();
+    let refused = |command: &[&str], words: &[&str]| {
+        lanefs_run(&image, "/run-test", &[], command).fails(126, words);
+    };
+    refused(&[built], &["statically linked", "mount it instead"]);
+    let script = dir.path().join("script");
+    std::fs::write(&script, format!("#!{built}\n")).unwrap();
+    refused(&[script.to_str().unwrap()], &["its interpreter", "statically linked", "mount it instead"]);
+    let copy = dir.path().join("true");
+    std::fs::copy("/bin/true", &copy).unwrap();
+    let copy = copy.to_str().unwrap();
+    lanefs_run(&image, "/run-test", &[], &[copy]).ok();
+    let mode = Command::new("chmod").args(["u+s", copy]).status().unwrap();
+    assert!(mode.success());
+    refused(&[copy], &["set-uid", "mount it instead"]);
+    lanefs_run(&image, "/run-test", &[], &["no-such-program"]).fails(127, &["no such program"]);
+    for prefix in ["/", "/proc/x", "/a/../b"] {
+        lanefs_run(&image, prefix, &[], &["true"]).fails(1, &["IMAGE:/data"]);
+    }
+    let own = image.parent().unwrap().to_str().unwrap();
+    lanefs_run(&image, own, &[], &["true"]).fails(1, &["choose another directory"]);
+    let opened = lanefs::Volume::open(&[&image], &lanefs::MountOptions::default()).unwrap();
+    let who = format!("in use by process {}", std::process::id());
+    lanefs_run(&image, "/run-test", &[], &["true"]).fails(1, &[&who]);
+    opened.close().unwrap();
+    let missing = dir.path().join("missing.lane");
+    lanefs_run(&missing, "/run-test", &[], &["true"]).fails(1, &["missing.lane", "No such file"]);
+}

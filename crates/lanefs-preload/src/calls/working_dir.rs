@@ -1,0 +1,154 @@
+//! The working directory.
+//!
+//! While it is one of the volume, that of the kernel is a directory which was removed: a relative
+//! path that reaches the kernel then names nothing.
+
+use super::names::give;
+use super::open;
+use crate::attributes::errno;
+use crate::dispatch::by_spot;
+use crate::hook::{answer, hook};
+use crate::report::Call;
+use crate::route::{self, Last, Spot, WorkingDir, cwd_is_ours};
+use crate::settings::settings;
+use crate::table::{self, Description, is_ours};
+use crate::{links, opening, placeholder, volume};
+use lanefs::{FileKind, Volume};
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+/// Goes into a directory of the volume.
+fn enter(dir: Arc<Description>, path: Vec<u8>) -> Result<c_int, c_int> {
+    placeholder::leave_host_directory()?;
+    route::set_cwd(Some(WorkingDir { path, dir: Some(dir) }));
+    Ok(0)
+}
+
+/// Goes into a directory by its path.
+fn enter_path(volume: &Volume, spot: &Spot<'_>) -> Result<c_int, c_int> {
+    let (path, of_host) = links::canonical(volume, spot)?;
+    if of_host {
+        // The caller looks for it by its link.
+        return Err(libc::ENOENT);
+    }
+    let fs = volume::view(volume);
+    let kind = fs.stat(&path).map_err(errno)?.kind;
+    if kind != FileKind::Dir {
+        return Err(libc::ENOTDIR);
+    }
+    let dir = opening::directory(fs, &path)?;
+    enter(Arc::new(dir), path)
+}
+
+/// Returns the path of the working directory, if it is one of the volume.
+fn here(call: &'static Call) -> Option<Result<Vec<u8>, c_int>> {
+    if !cwd_is_ours() {
+        return None;
+    }
+    let prefix = settings()?.prefix.clone();
+    let known = |path: Vec<u8>| if path == b"/" { prefix.clone() } else { [prefix.clone(), path].concat() };
+    // A child whose parent has the volume is told where it was.
+    if !open::is_usable() || !volume::is_open() {
+        return route::cwd_path().map(|p| Ok(known(p)));
+    }
+    Some(volume::serve(call, |volume| {
+        let dir = links::cwd_dir(volume)?.ok_or(libc::ENOENT)?;
+        Ok(known(links::path_of(volume, &dir)?))
+    }))
+}
+
+/// Goes to a directory of the host, and leaves the volume if that succeeds.
+fn to_host(result: c_int) -> c_int {
+    if result == 0 && cwd_is_ours() {
+        route::set_cwd(None);
+    }
+    result
+}
+
+hook! {
+    /// Changes the working directory.
+    fn chdir(path: *const c_char) -> c_int {
+        by_spot(&CALL, (libc::AT_FDCWD, path), Last::Follow, enter_path, |_, p| to_host(real(p)))
+    }
+    /// Changes the working directory to an open one.
+    fn fchdir(fd: c_int) -> c_int {
+        if !is_ours(fd) { return to_host(real(fd)); }
+        answer(volume::serve(&CALL, |volume| {
+            let dir = table::get(fd).ok_or(libc::EBADF)?;
+            if dir.kind != FileKind::Dir {
+                return Err(libc::ENOTDIR);
+            }
+            let path = links::path_of(volume, &dir)?;
+            enter(dir, path)
+        }))
+    }
+    /// Returns the working directory.
+    fn getcwd(to: *mut c_char, space: usize) -> *mut c_char {
+        match here(&CALL) {
+            None => real(to, space),
+            Some(_) if space == 0 && !to.is_null() => answer(Err(libc::EINVAL)),
+            Some(path) => give(path, to, space),
+        }
+    }
+    /// Returns the working directory, with the check of fortified programs.
+    fn __getcwd_chk(to: *mut c_char, space: usize, have: usize) -> *mut c_char {
+        if space > have { return real(to, space, have); }
+        getcwd(to, space)
+    }
+    /// Returns the working directory in memory for the caller to free.
+    fn get_current_dir_name() -> *mut c_char {
+        match here(&CALL) {
+            None => real(),
+            Some(path) => give(path, std::ptr::null_mut(), 0),
+        }
+    }
+    /// Returns the working directory, in a buffer that is long enough for any.
+    fn getwd(to: *mut c_char) -> *mut c_char {
+        match here(&CALL) {
+            None => real(to),
+            Some(path) => give(path, to, libc::PATH_MAX as usize),
+        }
+    }
+    /// Sets the bits that new files lack.
+    fn umask(bits: libc::mode_t) -> libc::mode_t {
+        let before = real(bits);
+        volume::forget_view();
+        before
+    }
+    /// Changes the user; the volume's calls are that user's from then on.
+    fn setuid(id: libc::uid_t) -> c_int { let r = real(id); volume::forget_view(); r }
+    /// Changes the effective user.
+    fn seteuid(id: libc::uid_t) -> c_int { let r = real(id); volume::forget_view(); r }
+    /// Changes users.
+    fn setreuid(a: libc::uid_t, b: libc::uid_t) -> c_int { let r = real(a, b); volume::forget_view(); r }
+    /// Changes users.
+    fn setresuid(a: libc::uid_t, b: libc::uid_t, c: libc::uid_t) -> c_int {
+        let r = real(a, b, c);
+        volume::forget_view();
+        r
+    }
+    /// Changes the group.
+    fn setgid(id: libc::gid_t) -> c_int { let r = real(id); volume::forget_view(); r }
+    /// Changes the effective group.
+    fn setegid(id: libc::gid_t) -> c_int { let r = real(id); volume::forget_view(); r }
+    /// Changes groups.
+    fn setregid(a: libc::gid_t, b: libc::gid_t) -> c_int { let r = real(a, b); volume::forget_view(); r }
+    /// Changes groups.
+    fn setresgid(a: libc::gid_t, b: libc::gid_t, c: libc::gid_t) -> c_int {
+        let r = real(a, b, c);
+        volume::forget_view();
+        r
+    }
+    /// Changes the supplementary groups.
+    fn setgroups(count: usize, groups: *const libc::gid_t) -> c_int {
+        let r = real(count, groups);
+        volume::forget_view();
+        r
+    }
+    /// Changes the supplementary groups to a user's.
+    fn initgroups(user: *const c_char, group: libc::gid_t) -> c_int {
+        let r = real(user, group);
+        volume::forget_view();
+        r
+    }
+}

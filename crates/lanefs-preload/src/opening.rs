@@ -1,0 +1,78 @@
+//! Opening a path of a view, without a descriptor.
+
+use crate::attributes::errno;
+use crate::table::Description;
+use lanefs::{FileKind, Fs, OpenOptions};
+use std::ffi::c_int;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, AtomicU64};
+
+/// Flags that the library takes as they are.
+const PASSED: c_int = libc::O_TMPFILE
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_NOFOLLOW
+    | libc::O_DIRECTORY
+    | libc::O_DIRECT
+    | libc::O_NOATIME;
+/// Flags that F_GETFL does not show.
+const UNSEEN: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC;
+
+/// Opens a path of a view.
+pub fn open(fs: &Fs, path: &[u8], flags: c_int, mode: u32) -> Result<Description, c_int> {
+    let path_only = flags & libc::O_PATH != 0;
+    let flags = if path_only {
+        flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
+    } else {
+        flags
+    };
+    let access = flags & libc::O_ACCMODE;
+    if access == libc::O_ACCMODE {
+        return Err(libc::EINVAL);
+    }
+    let mut options = OpenOptions::new();
+    options
+        .read(access != libc::O_WRONLY)
+        .write(access != libc::O_RDONLY)
+        .create(flags & libc::O_CREAT != 0)
+        .mode(mode & 0o7777)
+        .custom_flags(flags & PASSED);
+    if flags & libc::O_APPEND != 0 && access != libc::O_RDONLY {
+        options.append(true);
+    }
+    if flags & libc::O_TRUNC != 0 {
+        options.truncate(true);
+    }
+    if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 {
+        options.create_new(true);
+    }
+    let mut file = fs.open(path, &options).map_err(errno)?;
+    // The front end looks at O_APPEND, which may be changed.
+    file.never_append();
+    let kind = file.stat().map_err(errno)?.kind;
+    let dir = match kind {
+        FileKind::Dir => {
+            let dir = fs.open_dir(path).map_err(errno)?;
+            // Another one may have taken the name meanwhile.
+            if dir.file().ino() != file.ino() {
+                return Err(libc::ENOENT);
+            }
+            Some(dir)
+        }
+        _ => None,
+    };
+    Ok(Description {
+        file,
+        kind,
+        dir,
+        flags: AtomicI32::new(flags & !UNSEEN),
+        position: Mutex::new(()),
+        listed: AtomicU64::new(0),
+        path: path.to_vec(),
+    })
+}
+
+/// Opens a directory by its path.
+pub fn directory(fs: &Fs, path: &[u8]) -> Result<Description, c_int> {
+    open(fs, path, libc::O_RDONLY | libc::O_DIRECTORY, 0)
+}

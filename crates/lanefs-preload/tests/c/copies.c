@@ -1,0 +1,65 @@
+#include "common.h"
+
+int main(int argc, char **argv) {
+    begin(argc, argv);
+    char text[9000], back[9000];
+    for (int i = 0; i < 9000; i++)
+        text[i] = i * 7 % 251;
+    int a = open(in("a"), O_RDWR | O_CREAT, 0600), b = open(in("b"), O_RDWR | O_CREAT, 0600);
+    char host[] = "/tmp/lanefs-copies-XXXXXX";
+    int h = mkstemp(host);
+    unlink(host);
+    SAY(write(a, text, 9000));
+    off_t at = 100;
+    SAY(sendfile(h, a, &at, 5000));
+    printf("%d\n", (int)at);
+    SAY(pread(h, back, 5000, 0));
+    printf("%d\n", memcmp(back, text + 100, 5000));
+    SAY(lseek(h, 0, SEEK_SET));
+    SAY(sendfile(b, h, NULL, 100000));
+    SAY(lseek(b, 0, SEEK_CUR));
+    SAY(lseek(h, 0, SEEK_CUR));
+    off_t from = 10, to = 0;
+    SAY(copy_file_range(a, &from, b, &to, 8000, 0));
+    printf("%d %d\n", (int)from, (int)to);
+    SAY(pread(b, back, 9000, 0));
+    printf("%d\n", memcmp(back, text + 10, 8000));
+    SAY(lseek(a, 0, SEEK_SET));
+    SAY(lseek(b, 0, SEEK_SET));
+    SAY(copy_file_range(a, NULL, b, NULL, 100, 0));
+    SAY(lseek(a, 0, SEEK_CUR));
+    SAY(lseek(b, 0, SEEK_CUR));
+    SAY(copy_file_range(a, NULL, b, NULL, 100, 1));
+    int c = open(in("b"), O_WRONLY | O_APPEND), r = open(in("b"), O_RDONLY);
+    SAY(copy_file_range(a, NULL, c, NULL, 100, 0));
+    SAY(copy_file_range(a, NULL, r, NULL, 100, 0));
+    int p[2];
+    pipe(p);
+    SAY(splice(a, NULL, p[1], NULL, 1000, 0));
+    SAY(lseek(a, 0, SEEK_CUR));
+    at = 3;
+    SAY(splice(p[0], NULL, b, &at, 400, 0));
+    printf("%d\n", (int)at);
+    SAY(read(p[0], back, 9000));
+    printf("%d\n", memcmp(back, text + 500, 600));
+    struct pollfd f[2] = {{a, POLLIN | POLLOUT, 0}, {p[0], POLLIN, 0}};
+    SAY(poll(f, 2, -1));
+    printf("%d %d\n", f[0].revents, f[1].revents);
+    write(p[1], "x", 1);
+    SAY(poll(f, 2, 1000));
+    printf("%d %d\n", f[0].revents, f[1].revents);
+    fd_set rs, ws, es;
+    FD_ZERO(&rs);
+    FD_ZERO(&ws);
+    FD_ZERO(&es);
+    FD_SET(a, &rs);
+    FD_SET(p[0], &rs);
+    FD_SET(a, &ws);
+    FD_SET(a, &es);
+    SAY(select(64, &rs, &ws, &es, NULL));
+    printf("%d %d %d %d\n", !!FD_ISSET(a, &rs), !!FD_ISSET(p[0], &rs), !!FD_ISSET(a, &ws), !!FD_ISSET(a, &es));
+    int e = epoll_create1(0);
+    struct epoll_event ev = {EPOLLIN, {0}};
+    SAY(epoll_ctl(e, EPOLL_CTL_ADD, a, &ev));
+    return 0;
+}

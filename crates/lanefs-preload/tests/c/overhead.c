@@ -1,0 +1,40 @@
+/* What calls cost that are not the volume's, in nanoseconds: the least of many rounds. */
+#include "common.h"
+#include <time.h>
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+#define COST(call)                                                                                 \
+    do {                                                                                           \
+        double least = 1e9;                                                                        \
+        for (int round = 0; round < 200; round++) {                                                \
+            double from = now();                                                                   \
+            for (int i = 0; i < 2000; i++)                                                         \
+                (void)!(call);                                                                     \
+            double each = (now() - from) / 2000;                                                   \
+            least = each < least ? each : least;                                                   \
+        }                                                                                          \
+        printf("%-40s %7.1f\n", #call, least);                                                     \
+    } while (0)
+
+int main(void) {
+    int zero = open("/dev/zero", O_RDWR);
+    char byte;
+    struct stat s;
+    struct pollfd p = {zero, POLLIN, 0};
+    COST(fstat(zero, &s));
+    COST(read(zero, &byte, 1));
+    COST(pread(zero, &byte, 1, 0));
+    COST(write(zero, &byte, 1));
+    COST(lseek(zero, 0, SEEK_CUR));
+    COST(fcntl(zero, F_GETFL));
+    COST(poll(&p, 1, 0));
+    COST(stat("/usr/share/dict/none", &s));
+    COST(access("a/relative/path/that/is/none", F_OK));
+    COST(close(open("/dev/null", O_RDONLY)));
+    return 0;
+}

@@ -1,0 +1,37 @@
+/* What is refused below the prefix, and what the program is told. */
+#include "common.h"
+#include <dlfcn.h>
+#include <fts.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+int main(int argc, char **argv) {
+    begin(argc, argv);
+    int fd = open(in("a"), O_RDWR | O_CREAT, 0600);
+    SAY(ftruncate(fd, 4096));
+    SAY((long)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    int s = socket(AF_UNIX, SOCK_STREAM, 0);
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/s", dir);
+    SAY(bind(s, (void *)&at, sizeof at));
+    SAY(connect(s, (void *)&at, sizeof at));
+    SAY(inotify_add_watch(inotify_init(), dir, IN_CREATE));
+    char *paths[] = {dir, NULL};
+    printf("%d %s\n", fts_open(paths, FTS_PHYSICAL, NULL) == NULL, strerrorname_np(errno));
+    printf("%d\n", dlopen(in("a"), RTLD_NOW) == NULL);
+    printf("%d\n", strstr(dlerror(), "mount it instead") != NULL);
+    SAY(rename(in("a"), "/tmp/lanefs-never"));
+    SAY(link("/etc/passwd", in("b")));
+    SAY(truncate("/tmp/lanefs-never", 0));
+    SAY(chroot(dir));
+    /* The descriptor of the kernel behind it has nothing to give. */
+    char path[64], byte;
+    snprintf(path, sizeof path, "/proc/self/fd/%d/../a", fd);
+    SAY(open(path, O_RDONLY));
+    __asm__ volatile("" ::: "memory");
+    register long r __asm__("rax") = SYS_read;
+    __asm__ volatile("syscall" : "+a"(r) : "D"((long)fd), "S"(&byte), "d"(1L) : "rcx", "r11", "memory");
+    printf("past the library: %ld\n", r);
+    return 0;
+}

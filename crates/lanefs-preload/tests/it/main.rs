@@ -1,0 +1,7 @@
+//! Programs in C and real ones, run through the preloaded library on a volume in an image.
+
+mod crash;
+mod differential;
+mod processes;
+mod real_programs;
+mod volume;
