@@ -1,5 +1,6 @@
 //! The start of the program, and its end.
 
+use crate::calls::{process, standard, streams};
 use crate::settings::settings;
 use crate::volume::close;
 use crate::{report, route};
@@ -20,6 +21,12 @@ extern "C" fn start() {
     unsafe { libc::unsetenv(c"LANEFS_CWD".as_ptr()) };
     if settings.report {
         report::begin();
+    }
+    let _ = standard::MAKE.set(streams::make_standard);
+    if let Some(handed) = std::env::var_os("LANEFS_FDS") {
+        // SAFETY: as above.
+        unsafe { libc::unsetenv(c"LANEFS_FDS".as_ptr()) };
+        process::take_over(&handed.to_string_lossy());
     }
     unsafe extern "C" {
         fn __cxa_at_quick_exit(f: extern "C" fn(*mut libc::c_void), dso: *mut libc::c_void) -> c_int;

@@ -2,7 +2,7 @@
 
 use crate::attributes::errno;
 use crate::table::Description;
-use lanefs::{FileKind, Fs, OpenOptions};
+use lanefs::{File, FileKind, Fs, OpenOptions};
 use std::ffi::c_int;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU64};
@@ -49,26 +49,30 @@ pub fn open(fs: &Fs, path: &[u8], flags: c_int, mode: u32) -> Result<Description
     let mut file = fs.open(path, &options).map_err(errno)?;
     // The front end looks at O_APPEND, which may be changed.
     file.never_append();
-    let kind = file.stat().map_err(errno)?.kind;
-    let dir = match kind {
-        FileKind::Dir => {
-            let dir = fs.open_dir(path).map_err(errno)?;
-            // Another one may have taken the name meanwhile.
-            if dir.file().ino() != file.ino() {
-                return Err(libc::ENOENT);
-            }
-            Some(dir)
+    let mut description = description(file, flags)?;
+    description.path = path.to_vec();
+    if description.kind == FileKind::Dir {
+        let dir = fs.open_dir(path).map_err(errno)?;
+        // Another one may have taken the name meanwhile.
+        if dir.file().ino() != description.file.ino() {
+            return Err(libc::ENOENT);
         }
-        _ => None,
-    };
+        description.dir = Some(dir);
+    }
+    Ok(description)
+}
+
+/// Describes an open file that was opened with these flags, without a path.
+pub fn description(file: File, flags: c_int) -> Result<Description, c_int> {
+    let kind = file.stat().map_err(errno)?.kind;
     Ok(Description {
         file,
         kind,
-        dir,
+        dir: None,
         flags: AtomicI32::new(flags & !UNSEEN),
         position: Mutex::new(()),
         listed: AtomicU64::new(0),
-        path: path.to_vec(),
+        path: Vec::new(),
     })
 }
 

@@ -127,6 +127,16 @@ pub fn number(at_least: c_int, close_on_exec: bool) -> Result<c_int, c_int> {
     if fd < 0 { Err(crate::hook::errno()) } else { Ok(fd) }
 }
 
+/// Returns whether a descriptor is a copy of such a file, of this program or the one before it.
+pub fn is_one(fd: c_int) -> bool {
+    let link = format!("/proc/self/fd/{fd}\0");
+    let mut name = [0u8; 16];
+    // SAFETY: the kernel writes at most so many bytes; the path ends in a NUL.
+    let n =
+        unsafe { sys!(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), name.as_mut_ptr(), name.len()) };
+    n > 0 && name.starts_with(b"/memfd:lanefs ")
+}
+
 /// Moves the kernel's working directory to a directory that was removed, so that a relative path
 /// which reaches the kernel names nothing.
 ///

@@ -1,6 +1,6 @@
 //! Descriptors: copies, closing, flags, and what ioctl knows of files.
 
-use super::{locks, open};
+use super::{locks, open, standard};
 use crate::attributes::errno;
 use crate::dispatch::by_fd;
 use crate::hook::{answer, hook};
@@ -14,6 +14,10 @@ use std::sync::atomic::Ordering;
 /// Flags of an open file that F_SETFL changes.
 const CHANGEABLE: c_int =
     libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME | libc::O_NONBLOCK;
+
+/// F_SET_RW_HINT and F_SET_FILE_RW_HINT.
+const SET_HINT: c_int = 1036;
+const SET_FILE_HINT: c_int = 1038;
 
 /// Has a number be the volume's no more, as it is about to be closed.
 fn let_go(fd: c_int) {
@@ -65,6 +69,7 @@ fn copy_onto(call: &'static Call, from: c_int, to: c_int, real: impl FnOnce() ->
     let result = real();
     if result >= 0 {
         let _ = table::set(result, description);
+        standard::redirected(result);
         call.served();
     }
     result
@@ -205,6 +210,8 @@ unsafe fn control(call: &'static Call, fd: c_int, command: c_int, argument: usiz
             locks::range(d, command, lock)
         }),
         libc::F_GETOWN => answer(Ok(0)),
+        // How long what is written will live: taken, and not used.
+        SET_HINT | SET_FILE_HINT => by_fd(call, fd, |_, _| Ok(0)),
         _ => answer(Err(call.refuse(libc::EINVAL))),
     }
 }

@@ -1,5 +1,6 @@
 //! Opening.
 
+use super::standard;
 use crate::dispatch::by_spot;
 use crate::hook::hook;
 use crate::report::Call;
@@ -23,7 +24,9 @@ pub fn describe(volume: &Volume, spot: &Spot<'_>, flags: c_int, mode: u32) -> Re
 /// Gives a description a descriptor.
 pub fn number(description: Arc<Description>, at_least: c_int, close_on_exec: bool) -> Result<c_int, c_int> {
     let fd = placeholder::number(at_least, close_on_exec)?;
-    table::set(fd, description).map(|()| fd)
+    table::set(fd, description)?;
+    standard::redirected(fd);
+    Ok(fd)
 }
 
 /// Opens a path below the prefix, or calls the host's function.

@@ -4,14 +4,20 @@
 //! given: it sees "in use" below the prefix for as long as this process has the volume, and never
 //! the host's files.
 
+use super::standard;
+use crate::attributes::errno;
 use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::route::{self, Route, route};
 use crate::settings::settings;
-use crate::table::is_ours;
-use crate::volume;
+use crate::table::{self, Description, is_ours};
+use crate::{opening, placeholder, volume};
+use lanefs::Ino;
 use std::arch::naked_asm;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 type Strings = *const *const c_char;
 
@@ -22,7 +28,7 @@ unsafe extern "C" {
 /// An environment with the library and its settings.
 struct Environment {
     /// What the pointers below refer to.
-    _own: Vec<CString>,
+    own: Vec<CString>,
     all: Vec<*const c_char>,
 }
 
@@ -73,6 +79,7 @@ unsafe fn with_library(environment: Strings) -> Option<Environment> {
             && !text.starts_with(b"LANEFS_IMAGES=")
             && !text.starts_with(b"LANEFS_CWD=")
             && !text.starts_with(b"LANEFS_CACHE=")
+            && !text.starts_with(b"LANEFS_FDS=")
         {
             all.push(entry.as_ptr());
         }
@@ -89,7 +96,7 @@ unsafe fn with_library(environment: Strings) -> Option<Environment> {
     }
     all.extend(own.iter().map(|s| s.as_ptr()));
     all.push(std::ptr::null());
-    Some(Environment { _own: own, all })
+    Some(Environment { own, all })
 }
 
 /// Returns whether a program lies in the volume, from where the kernel cannot start it.
@@ -118,8 +125,62 @@ unsafe fn replace(
         }
         volume::before_exec();
         match with_library(environment) {
-            Some(with) => real(with.all.as_ptr()),
+            Some(mut with) => {
+                if let Some(handed) = handed_on().and_then(|h| CString::new(h).ok()) {
+                    with.all.insert(0, handed.as_ptr());
+                    with.own.push(handed);
+                }
+                real(with.all.as_ptr())
+            }
             None => real(environment),
+        }
+    }
+}
+
+/// Describes the volume's descriptors that stay open when another program takes the place of this
+/// one, which has the volume then: a line for each with its number, the open file that it shares
+/// with others, the inode, flags and position.
+fn handed_on() -> Option<String> {
+    if !volume::is_open() || !volume::is_owner() {
+        return None;
+    }
+    let mut out = String::from("LANEFS_FDS=");
+    for fd in table::in_range(0, u32::MAX) {
+        // SAFETY: F_GETFD takes any number.
+        let flags = unsafe { crate::raw::sys!(libc::SYS_fcntl, fd, libc::F_GETFD) };
+        let Some(d) = table::get(fd).filter(|_| flags == 0) else { continue };
+        let at = d.file.lseek(0, libc::SEEK_CUR).unwrap_or(0);
+        let (shared, flags) = (Arc::as_ptr(&d) as usize, d.flags.load(Ordering::Relaxed));
+        out += &format!("{fd} {shared} {} {flags} {at}\n", d.file.ino().0);
+    }
+    Some(out)
+}
+
+/// Takes over the descriptors that the program before this one has handed on.
+pub fn take_over(handed: &str) {
+    static CALL: Call = Call::new("exec");
+    let mut open: HashMap<u64, Arc<Description>> = HashMap::new();
+    for line in handed.lines() {
+        let numbers: Vec<u64> = line.split(' ').filter_map(|n| n.parse().ok()).collect();
+        let [fd, shared, ino, flags, at] = numbers[..] else { continue };
+        let (fd, flags) = (fd as c_int, flags as c_int);
+        if !placeholder::is_one(fd) {
+            continue;
+        }
+        let found = volume::serve(&CALL, |v| match open.get(&shared) {
+            Some(d) => Ok(d.clone()),
+            None => {
+                let access = flags & (libc::O_ACCMODE | libc::O_SYNC);
+                let file = v.node_open(volume::view(v).cred(), Ino(ino), access).map_err(errno)?;
+                file.lseek(at as i64, libc::SEEK_SET).map_err(errno)?;
+                Ok(Arc::new(opening::description(file, flags)?))
+            }
+        });
+        // What is gone meanwhile stays a descriptor that has nothing to give.
+        let Ok(description) = found else { continue };
+        open.insert(shared, description.clone());
+        if table::set(fd, description).is_ok() {
+            standard::redirected(fd);
         }
     }
 }

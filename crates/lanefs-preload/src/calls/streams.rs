@@ -119,6 +119,11 @@ fn stream_on(fd: c_int, letters: &'static CStr) -> *mut FILE {
     }
 }
 
+/// Makes a stream in place of a standard one.
+pub fn make_standard(fd: c_int, for_reading: bool) -> *mut FILE {
+    stream_on(fd, if for_reading { c"r" } else { c"w" })
+}
+
 /// Opens a file of the volume and makes a stream; `None`: the path is not the volume's.
 ///
 /// # Safety

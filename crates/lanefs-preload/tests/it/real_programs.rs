@@ -139,3 +139,28 @@ fn mail() {
     let out = traced(&volume, program, &[PREFIX, "100"]);
     assert!(out.starts_with("400000 bytes, 0 failed\n"), "{out}");
 }
+
+/// A shell opens files for its children, and writes to them itself.
+#[test]
+fn shells() {
+    let volume = TestVolume::new();
+    let file = format!("{PREFIX}/f");
+    traced(&volume, "bash", &["-c", &format!("cat /etc/passwd > {file}")]);
+    assert_eq!(volume.open().fs().read("f").unwrap(), std::fs::read("/etc/passwd").unwrap());
+    let read = traced(&volume, "bash", &["-c", &format!("wc -l < {file}")]);
+    assert_eq!(read.trim(), std::fs::read_to_string("/etc/passwd").unwrap().lines().count().to_string());
+    // Two descriptors of one open file share its position.
+    let both = format!("bash -c 'echo one; echo two >&2; exec ls -d /usr /lanefs-none' > {file} 2>&1; true");
+    traced(&volume, "bash", &["-c", &both]);
+    let text = volume.open().fs().read_to_string("f").unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    lines.sort_unstable();
+    assert!(lines.contains(&"/usr") && lines.contains(&"one") && lines.contains(&"two"), "{text}");
+    let script = format!(
+        "echo hello > {file}; read x < {file}; echo $x; cd {PREFIX}; pwd; for i in 1 2 3; do echo $i >> log; \
+         done; mapfile -t a < log; echo ${{a[@]}}; test -f log && echo yes; echo *"
+    );
+    let said = traced(&volume, "bash", &["-c", &script]);
+    assert_eq!(said, format!("hello\n{PREFIX}\n1 2 3\nyes\nf log\n"));
+}
