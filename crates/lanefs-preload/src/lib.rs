@@ -38,5 +38,6 @@ mod raw;
 mod report;
 mod route;
 mod settings;
+mod shared;
 mod table;
 mod volume;

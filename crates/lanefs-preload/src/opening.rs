@@ -1,6 +1,7 @@
 //! Opening a path of a view, without a descriptor.
 
 use crate::attributes::errno;
+use crate::shared;
 use crate::table::Description;
 use lanefs::{File, FileKind, Fs, OpenOptions};
 use std::ffi::c_int;
@@ -50,6 +51,9 @@ pub fn open(fs: &Fs, path: &[u8], flags: c_int, mode: u32) -> Result<Description
     // The front end looks at O_APPEND, which may be changed.
     file.never_append();
     let mut description = description(file, flags)?;
+    if flags & libc::O_TRUNC != 0 {
+        shared::changed(description.file.ino(), 0..0)?;
+    }
     description.path = path.to_vec();
     if description.kind == FileKind::Dir {
         let dir = fs.open_dir(path).map_err(errno)?;

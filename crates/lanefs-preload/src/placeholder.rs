@@ -51,6 +51,13 @@ pub fn note(fd: c_int) {
     }
 }
 
+/// Has a number be the library's own no more, as it is about to be closed.
+pub fn disown(fd: c_int) {
+    for place in &OWN {
+        let _ = place.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
 /// Returns whether a descriptor is the library's own.
 #[inline]
 pub fn is_own(fd: c_int) -> bool {

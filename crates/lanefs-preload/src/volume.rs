@@ -1,10 +1,10 @@
 //! The volume: opened when it is first needed, closed when the process ends, and whose it is.
 
 use crate::hook::{errno, set_errno};
-use crate::placeholder;
 use crate::raw::sys;
 use crate::report::{self, Call};
 use crate::settings::{Settings, settings};
+use crate::{placeholder, shared};
 use lanefs::{Cred, Fs, MountOptions, Volume};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -246,7 +246,8 @@ pub fn before_exec() {
         && !is_inside()
     {
         let _inside = Inside::enter();
-        if let Err(e) = volume.sync() {
+        let stored = shared::flush_all().map_err(lanefs::Error::Posix);
+        if let Err(e) = stored.and(volume.sync()) {
             say(&format!("what was written last is not durable: {e}"));
         }
     }
@@ -265,7 +266,8 @@ pub fn close() {
         unsafe { sys!(libc::SYS_write, 2, text.as_ptr(), text.len()) };
     }
     let Some(Ok(volume)) = VOLUME.get() else { return };
-    if let Err(e) = volume.close() {
+    let stored = shared::flush_all().map_err(lanefs::Error::Posix);
+    if let Err(e) = stored.and(volume.close()) {
         say(&format!("the volume was not closed well, and what was written last may be lost: {e}"));
     }
 }

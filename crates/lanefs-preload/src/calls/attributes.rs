@@ -296,9 +296,16 @@ hook! {
     }
     /// Sets the size.
     fn truncate(path: *const c_char, len: off_t) -> c_int {
-        by_path(&CALL, (HERE, path), Last::Follow, |fs, p| {
-            fs.truncate(p, u64::try_from(len).map_err(|_| libc::EINVAL)?).map(|()| 0).map_err(errno)
-        }, |_, p| real(p, len))
+        by_path(
+            &CALL,
+            (HERE, path),
+            Last::Follow,
+            |fs, p| {
+                fs.truncate(p, u64::try_from(len).map_err(|_| libc::EINVAL)?).map_err(errno)?;
+                crate::shared::changed(find(fs, p, false)?, 0..0).map(|()| 0)
+            },
+            |_, p| real(p, len),
+        )
     }
     /// Sets the size.
     fn truncate64(path: *const c_char, len: off_t) -> c_int {

@@ -6,7 +6,7 @@ use crate::hook::{Answer, answer, hook};
 use crate::raw::sys;
 use crate::report::Call;
 use crate::table::{self, Description, is_ours};
-use crate::volume;
+use crate::{shared, volume};
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -138,7 +138,11 @@ unsafe fn copy(
             (End::Ours(f), End::Ours(t), (Some(f_at), Some(t_at))) if !t.appends() => {
                 let f_at = u64::try_from(f_at).map_err(|_| libc::EINVAL)?;
                 let t_at = u64::try_from(t_at).map_err(|_| libc::EINVAL)?;
-                f.file.copy_range_to(f_at, &t.file, t_at, len as u64).map_err(errno)? as usize
+                shared::flush(&f.file)?;
+                shared::flush(&t.file)?;
+                let n = f.file.copy_range_to(f_at, &t.file, t_at, len as u64).map_err(errno)?;
+                shared::changed(t.file.ino(), t_at..t_at + n)?;
+                n as usize
             }
             _ => pump(&source, &target, at, len)?,
         };

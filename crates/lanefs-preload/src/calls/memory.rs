@@ -1,30 +1,21 @@
-//! Mappings: copies of the content. A private one may be written; a shared one is read only, and
-//! does not show what is written later.
+//! Mappings. A private one, and a shared one of a file that is open for reading only, is a copy of
+//! the content as it is then; a shared one of a file that may be written is in [`crate::shared`].
 
 use super::transfer::read_to;
 use crate::attributes::errno;
 use crate::hook::{answer, hook};
 use crate::raw::sys;
-use crate::report::Call;
+use crate::shared::{self, Wanted};
 use crate::table::{self, Description, is_ours};
 use crate::volume;
-use lanefs::FileKind;
+use lanefs::{FileKind, Volume};
 use libc::{off_t, size_t};
 use std::ffi::{c_int, c_void};
 
-/// What mmap(2) is asked for.
-struct Wanted {
-    at: *mut c_void,
-    len: size_t,
-    protection: c_int,
-    flags: c_int,
-    offset: off_t,
-}
-
 /// Maps a copy of a range of a file.
-fn map(call: &'static Call, d: &Description, w: &Wanted) -> Result<*mut c_void, c_int> {
+fn map(volume: &Volume, d: &Description, w: &Wanted) -> Result<*mut c_void, c_int> {
     let access = d.flags.load(std::sync::atomic::Ordering::Relaxed) & libc::O_ACCMODE;
-    let shared = w.flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
+    let is_shared = w.flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
     if d.path_only() {
         return Err(libc::EBADF);
     }
@@ -37,11 +28,12 @@ fn map(call: &'static Call, d: &Description, w: &Wanted) -> Result<*mut c_void, 
     if w.len == 0 || w.offset < 0 || w.offset % 4096 != 0 {
         return Err(libc::EINVAL);
     }
-    if shared && w.protection & libc::PROT_WRITE != 0 {
-        let denied = access == libc::O_RDONLY;
-        return Err(if denied { libc::EACCES } else { call.refuse(libc::ENODEV) });
+    match (is_shared, access) {
+        (false, _) => map_private(d, w),
+        (true, libc::O_RDWR) => shared::map(volume, d.file.ino(), w),
+        _ if w.protection & libc::PROT_WRITE != 0 => Err(libc::EACCES),
+        _ => map_shared(d, w),
     }
-    if shared { map_shared(d, w) } else { map_private(d, w) }
 }
 
 /// Fills memory with a range of a file; behind its end it stays as it is.
@@ -131,13 +123,44 @@ hook! {
             return real(at, len, protection, flags, fd, offset);
         }
         let wanted = Wanted { at, len, protection, flags, offset };
-        match volume::serve(&CALL, |_| map(&CALL, &*table::get(fd).ok_or(libc::EBADF)?, &wanted)) {
+        match volume::serve(&CALL, |v| map(v, &*table::get(fd).ok_or(libc::EBADF)?, &wanted)) {
             Ok(memory) => memory,
             Err(errno) => {
                 answer::<c_int>(Err(errno));
                 libc::MAP_FAILED
             }
         }
+    }
+    /// Unmaps.
+    fn munmap(at: *mut c_void, len: size_t) -> c_int {
+        let range = at as usize..(at as usize).saturating_add(len.next_multiple_of(4096));
+        if !shared::is_mapped(&range) || !volume::is_owner() || volume::is_inside() {
+            return real(at, len);
+        }
+        // Before the memory goes to somebody else.
+        let result = real(at, len);
+        if result == 0 {
+            // What cannot be written back stays to be tried again.
+            let _ = volume::serve(&CALL, |_| {
+                shared::unmapped(&range);
+                Ok(())
+            });
+        }
+        result
+    }
+    /// Gets what was stored in a mapping into the file, durably if it is waited for.
+    fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int {
+        let range = at as usize..(at as usize).saturating_add(len);
+        if !shared::is_mapped(&range) || !volume::is_owner() {
+            return real(at, len, flags);
+        }
+        answer(volume::serve(&CALL, |v| {
+            shared::flush_all()?;
+            if flags & libc::MS_SYNC != 0 {
+                v.sync().map_err(errno)?;
+            }
+            Ok(0)
+        }))
     }
     /// Maps.
     fn mmap64(at: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {

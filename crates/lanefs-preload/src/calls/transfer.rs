@@ -3,6 +3,7 @@
 use crate::attributes::errno;
 use crate::dispatch::by_fd;
 use crate::hook::hook;
+use crate::shared;
 use crate::table::{Description, is_ours};
 use lanefs::FileKind;
 use libc::{iovec, off_t, size_t, ssize_t};
@@ -23,6 +24,7 @@ pub fn read_to(d: &Description, bufs: &mut [&mut [u8]], at: Option<off_t>) -> Re
         Some(at) => u64::try_from(at).map_err(|_| libc::EINVAL)?,
         None => d.file.lseek(0, libc::SEEK_CUR).map_err(errno)?,
     };
+    shared::flush(&d.file)?;
     let mut done = 0;
     if bufs.is_empty() {
         // The errors of a call that moves nothing are those of one that does.
@@ -62,6 +64,7 @@ pub fn write_from(d: &Description, buf: &[u8], at: Option<off_t>) -> Result<ssiz
         true => (d.file.append(buf).map_err(errno)?, buf.len()),
         false => (to, d.file.write_at(buf, to).map_err(errno)?),
     };
+    shared::written(&d.file, &buf[..n], to)?;
     if at.is_none() && n > 0 {
         d.file.lseek((to + n as u64) as off_t, libc::SEEK_SET).map_err(errno)?;
     }
@@ -157,7 +160,9 @@ fn allocate(d: &Description, mode: c_int, offset: off_t, len: off_t) -> Result<c
     let (Ok(offset), Ok(len)) = (u64::try_from(offset), u64::try_from(len)) else {
         return Err(libc::EINVAL);
     };
-    d.file.allocate(mode, offset, len).map(|()| 0).map_err(errno)
+    shared::flush(&d.file)?;
+    d.file.allocate(mode, offset, len).map_err(errno)?;
+    shared::changed(d.file.ino(), offset..offset.saturating_add(len)).map(|()| 0)
 }
 
 /// Returns an offset if it is one that preadv2 takes: -1 stands for the position.
@@ -274,23 +279,32 @@ hook! {
     /// Makes a file durable.
     fn fsync(fd: c_int) -> c_int {
         if !is_ours(fd) { return real(fd); }
-        by_fd(&CALL, fd, |_, d| d.file.sync_all().map(|()| 0).map_err(errno))
+        by_fd(&CALL, fd, |_, d| {
+            shared::flush(&d.file)?;
+            d.file.sync_all().map(|()| 0).map_err(errno)
+        })
     }
     /// Makes the content of a file durable.
     fn fdatasync(fd: c_int) -> c_int {
         if !is_ours(fd) { return real(fd); }
-        by_fd(&CALL, fd, |_, d| d.file.sync_data().map(|()| 0).map_err(errno))
+        by_fd(&CALL, fd, |_, d| {
+            shared::flush(&d.file)?;
+            d.file.sync_data().map(|()| 0).map_err(errno)
+        })
     }
     /// Makes everything of the file's volume durable.
     fn syncfs(fd: c_int) -> c_int {
         if !is_ours(fd) { return real(fd); }
-        by_fd(&CALL, fd, |v, _| v.sync().map(|()| 0).map_err(errno))
+        by_fd(&CALL, fd, |v, _| {
+            shared::flush_all()?;
+            v.sync().map(|()| 0).map_err(errno)
+        })
     }
     /// Makes everything durable, the volume too if it is open.
     fn sync() -> () {
         if crate::volume::is_open() && super::open::is_usable() {
             // sync(2) answers nothing.
-            let _ = crate::volume::serve(&CALL, |v| v.sync().map_err(errno));
+            let _ = crate::volume::serve(&CALL, |v| shared::flush_all().and(v.sync().map_err(errno)));
         }
         real()
     }
@@ -383,5 +397,6 @@ fn set_len(d: &Description, len: off_t) -> Result<c_int, c_int> {
         return Err(libc::EBADF);
     }
     let len = u64::try_from(len).map_err(|_| libc::EINVAL)?;
-    d.file.set_len(len).map(|()| 0).map_err(errno)
+    d.file.set_len(len).map_err(errno)?;
+    shared::changed(d.file.ino(), 0..0).map(|()| 0)
 }

@@ -48,10 +48,12 @@ fn sqlite() {
     traced(&volume, "sqlite3", &[&db, make]);
     let check = "pragma integrity_check; select count(*), sum(a) from t;";
     assert_eq!(traced(&volume, "sqlite3", &[&db, check]), "ok\n1334|1334667\n");
+    let log = "pragma journal_mode=wal; insert into t values(0, 'v'); select count(*) from t;";
+    assert_eq!(traced(&volume, "sqlite3", &[&db, log]), "wal\n1335\n");
     // The log beside the database needs no shared memory where one process has it.
     let log = "pragma locking_mode=exclusive; pragma journal_mode=wal; insert into t values(0, 'w'); \
                select count(*) from t;";
-    assert_eq!(traced(&volume, "sqlite3", &[&db, log]), "exclusive\nwal\n1335\n");
+    assert_eq!(traced(&volume, "sqlite3", &[&db, log]), "exclusive\nwal\n1336\n");
 }
 
 #[test]
