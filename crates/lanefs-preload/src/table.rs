@@ -67,10 +67,10 @@ fn slot_or_new(fd: c_int) -> Option<&'static Slot> {
         return Some(slot);
     }
     let place = TABLE.get(usize::try_from(fd).ok()? / PART)?;
-    let new = Box::new(std::array::from_fn(|_| Slot {
-        used: AtomicBool::new(false),
-        description: RwLock::new(None),
-    }));
+    // Made on the heap: the stack of a thread may be small.
+    let new: Vec<Slot> =
+        (0..PART).map(|_| Slot { used: AtomicBool::new(false), description: RwLock::new(None) }).collect();
+    let new: Box<[Slot; PART]> = new.into_boxed_slice().try_into().ok()?;
     let new = Box::into_raw(new);
     // Release: pairs with the Acquire of `slot`.
     if place.compare_exchange(std::ptr::null_mut(), new, Ordering::Release, Ordering::Acquire).is_err() {

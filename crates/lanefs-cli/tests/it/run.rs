@@ -47,6 +47,13 @@ fn what_cannot_be_served_is_refused_before_it_starts() {
         lanefs_run(&image, "/run-test", &[], command).fails(126, words);
     };
     refused(&[built], &["statically linked", "mount it instead"]);
+    // With the note that Go's linker writes.
+    let source = dir.path().join("go.c");
+    let note = "__asm__(\".section .note.go.buildid,\\\"a\\\",@note\\n.long 4,4,4\\n.ascii \\\"Go\\\\0\\\\0abcd\\\"\");";
+    std::fs::write(&source, format!("{note}\nint main(void) {{ return 0; }}")).unwrap();
+    let go = dir.path().join("go");
+    assert!(Command::new("cc").arg("-o").args([&go, &source]).status().unwrap().success());
+    refused(&[go.to_str().unwrap()], &["a Go program", "mount it instead"]);
     let script = dir.path().join("script");
     std::fs::write(&script, format!("#!{built}\n")).unwrap();
     refused(&[script.to_str().unwrap()], &["its interpreter", "statically linked", "mount it instead"]);

@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 const NESTED: usize = 4;
 /// The type of a program header that names the dynamic loader.
 const PT_INTERP: u32 = 3;
+/// The type of a program header of notes, and what is in the note of Go's linker: its type, and the
+/// name of who made it.
+const PT_NOTE: u32 = 4;
+const GO_NOTE: &[u8] = b"\x04\0\0\0Go\0\0";
 /// The number of this machine in an ELF header.
 const EM_X86_64: u16 = 62;
 
@@ -56,6 +60,7 @@ pub fn check(program: &Path) -> Result<(), Failure> {
         }
         return match loader(&file, head) {
             Loader::Glibc => Ok(()),
+            Loader::Go => Err(no("a Go program, which makes system calls past the C library")),
             Loader::Other(name) => {
                 Err(no(&format!("its loader is {name}, not that of the GNU C library for this machine")))
             }
@@ -82,6 +87,8 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
 #[derive(Debug, PartialEq)]
 enum Loader {
     Glibc,
+    /// That, and the program is Go's.
+    Go,
     Other(String),
     None,
     NotElf,
@@ -103,24 +110,31 @@ fn loader(file: &File, head: &[u8]) -> Loader {
     if !is_elf || machine != u64::from(EM_X86_64) || size < 56 {
         return Loader::NotElf;
     }
+    let mut found = Loader::None;
+    let mut is_go = false;
     for i in 0..count {
         let mut header = [0u8; 56];
         let Some(at) = table.checked_add(i * size) else { return Loader::NotElf };
         if file.read_exact_at(&mut header, at).is_err() {
             return Loader::NotElf;
         }
-        let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or_default());
-        if header[..4] != PT_INTERP.to_le_bytes() {
+        let kind = u32::from_le_bytes(header[..4].try_into().unwrap_or_default());
+        if kind != PT_INTERP && kind != PT_NOTE {
             continue;
         }
-        let mut name = vec![0u8; number(32).min(4096) as usize];
-        if file.read_exact_at(&mut name, number(8)).is_err() {
+        let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or_default());
+        let mut content = vec![0u8; number(32).min(4096) as usize];
+        if file.read_exact_at(&mut content, number(8)).is_err() {
             return Loader::NotElf;
         }
-        let name = String::from_utf8_lossy(name.strip_suffix(b"\0").unwrap_or(&name)).into_owned();
-        return if name.ends_with("ld-linux-x86-64.so.2") { Loader::Glibc } else { Loader::Other(name) };
+        if kind == PT_NOTE {
+            is_go |= content.windows(GO_NOTE.len()).any(|w| w == GO_NOTE);
+            continue;
+        }
+        let name = String::from_utf8_lossy(content.strip_suffix(b"\0").unwrap_or(&content)).into_owned();
+        found = if name.ends_with("ld-linux-x86-64.so.2") { Loader::Glibc } else { Loader::Other(name) };
     }
-    Loader::None
+    if is_go && found == Loader::Glibc { Loader::Go } else { found }
 }
 
 #[cfg(test)]
