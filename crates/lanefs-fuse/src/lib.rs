@@ -38,6 +38,7 @@ pub mod scrub;
 mod session;
 mod signals;
 mod space;
+mod summary;
 mod sync_errors;
 mod translate;
 mod wire;

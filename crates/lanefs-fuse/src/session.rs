@@ -8,6 +8,7 @@ use crate::mount::{Attached, attach};
 use crate::options::IoUring;
 use crate::readers;
 use crate::rings::{Rings, ended};
+use crate::summary::{SWITCH, Switch, summary};
 use crate::wire::{Device, Offer, request_bytes, ring, shake_hands};
 use lanefs::Volume;
 use std::io;
@@ -26,6 +27,7 @@ pub struct Session {
     counts: Arc<Counts>,
     serving: Option<JoinHandle<io::Result<()>>>,
     over: Receiver<Over>,
+    summary: String,
 }
 
 /// The reason why there is nothing to wait for any more.
@@ -75,13 +77,14 @@ pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Res
     let rings = rings_wanted(config)?;
     let (device, attached) = attach(mountpoint, config)?;
     let (ends, over) = channel();
-    let (adaptor, serving) =
-        serve(&volume, device, config, rings, Ending(ends.clone())).inspect_err(|_| {
+    let (adaptor, serving, over_rings) = serve(&volume, device, config, rings, Ending(ends.clone()))
+        .inspect_err(|_| {
             // Cut first: nobody is left to answer what the kernel may ask for at the end.
             attached.abort();
             let _ = attached.detach();
         })?;
     attached.tune(config);
+    let summary = summary(config, over_rings, Switch::now());
     if let Some(knobs) = attached.knobs() {
         adaptor.space.begin(knobs);
     }
@@ -97,11 +100,8 @@ pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Res
     let cut = unmounter.clone();
     adaptor.when_serving_fails(Box::new(move || cut.cut()));
     let (closing, counts) = (Arc::clone(&adaptor.closing), Arc::clone(&adaptor.counts));
-    Ok(Session { volume, unmounter, closing, counts, serving: Some(serving), over })
+    Ok(Session { volume, unmounter, closing, counts, serving: Some(serving), over, summary })
 }
-
-/// The kernel's switch for FUSE over io_uring.
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// The time that a FORGET may lie when requests come over rings.
 const FORGETTING: Duration = Duration::from_millis(2);
@@ -132,14 +132,15 @@ fn rings_wanted(config: &MountConfig) -> io::Result<bool> {
 }
 
 /// Shakes hands with the kernel and starts who serves it. The thread returned ends when the
-/// connection has ended, with the first error of any.
+/// connection has ended, with the first error of any. Also returned: whether requests come over
+/// rings.
 fn serve(
     volume: &Volume,
     device: Device,
     config: &MountConfig,
     rings: bool,
     ending: Ending,
-) -> io::Result<(Arc<Adaptor>, JoinHandle<io::Result<()>>)> {
+) -> io::Result<(Arc<Adaptor>, JoinHandle<io::Result<()>>, bool)> {
     let offer = Offer {
         max_write: config.max_write,
         writeback: config.writeback,
@@ -152,9 +153,13 @@ fn serve(
     let agreed = shake_hands(&device, offer)?;
     let only = config.io_uring == IoUring::On;
     if only && !agreed.rings {
-        return Err(refused(&match std::fs::read_to_string(SWITCH) {
-            Ok(_) => format!("io_uring=on, but the kernel has it switched off; as root: echo Y > {SWITCH}"),
-            Err(_) => "io_uring=on, but this kernel cannot (Linux 6.14 with CONFIG_FUSE_IO_URING can)".into(),
+        return Err(refused(&match Switch::now() {
+            Switch::On | Switch::Off => {
+                format!("io_uring=on, but the kernel has it switched off; as root: echo Y > {SWITCH}")
+            }
+            Switch::Missing => {
+                "io_uring=on, but this kernel cannot (Linux 6.14 with CONFIG_FUSE_IO_URING can)".into()
+            }
         }));
     }
     let device = Arc::new(device);
@@ -190,10 +195,16 @@ fn serve(
         adaptor.end();
         result
     })?;
-    Ok((served, serving))
+    Ok((served, serving, over_rings))
 }
 
 impl Session {
+    /// Returns, in a line, how requests come, what the kernel keeps of files, who checks
+    /// permissions, and what root could switch on.
+    pub fn summary(&self) -> &str {
+        &self.summary
+    }
+
     /// Returns the directory where the volume is mounted.
     pub fn mountpoint(&self) -> &Path {
         self.unmounter.attached.mountpoint()

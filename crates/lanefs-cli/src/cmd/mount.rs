@@ -9,6 +9,7 @@ use lanefs_format::BLOCK_SIZE;
 use lanefs_format::superblock::MAX_MLOGS;
 use lanefs_fuse::MountConfig;
 use lanefs_store::FormatOptions;
+use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,16 +19,17 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Mount a volume at a directory
 ///
-/// Returns when the mount serves; a background process answers until `lanefs umount DIR` or
-/// umount(8). Options of -o: those of mount(8) (ro, noexec, suid, dev, noatime, sync, dirsync), of
-/// FUSE (allow_other, allow_root, auto_unmount), unchecked (only root enters, and no mode is
-/// asked), loop (of an image in a file: has sync and syncfs be a promise, root only), and
-/// io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a time),
-/// max_write=BYTES (of one request: 4096 to 1048576), ttl=SECONDS, profile=gather|through|stateless
-/// (what the kernel asks for), nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS,
-/// order=relaxed, mlogs=N (1 to 128, fewer on small volumes), log=FILE, create, size=SIZE (of an
-/// image that is made), fsname=NAME (taken and left aside: the mount table names the images). A
-/// mount made by root is open to all users unless noallow_other is given.
+/// Says in a line what it came to, and returns when the mount serves; a background process answers
+/// until `lanefs umount DIR` or umount(8). Options of -o: those of mount(8) (ro, noexec, suid, dev,
+/// noatime, sync, dirsync), of FUSE (allow_other, allow_root, auto_unmount), unchecked (only root
+/// enters, and no mode is asked), loop (of an image in a file: has sync and syncfs be a promise,
+/// root only), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a
+/// time), max_write=BYTES (of one request: 4096 to 1048576), ttl=SECONDS,
+/// profile=gather|through|stateless (what the kernel asks for), nowriteback, cache_size=SIZE,
+/// commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer on small volumes),
+/// log=FILE, create, size=SIZE (of an image that is made), fsname=NAME (taken and left aside: the
+/// mount table names the images). A mount made by root is open to all users unless noallow_other is
+/// given.
 #[derive(clap::Args, Debug, Default)]
 pub struct Args {
     /// Make the volume first if the image does not exist
@@ -51,7 +53,7 @@ pub struct Args {
     /// Where to mount
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Say nothing about options that have no effect
+    /// Say nothing of what the mount came to, nor about options that have no effect
     #[arg(skip)]
     pub quiet: bool,
 }
@@ -306,6 +308,10 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
     };
     // Without it no signal would unmount: then there is no mount.
     std::thread::Builder::new().name("signals".into()).spawn(waits).about("a thread for signals")?;
+    if !plan.quiet {
+        // Nobody may listen.
+        let _ = writeln!(std::io::stdout(), "{}: {}", plan.dir.display(), session.summary());
+    }
     parent.serving()?;
     let served = session.wait_for_end();
     mounted::closing();

@@ -150,7 +150,9 @@ fn a_volume_whose_mount_another_one_covers_is_not_that_one() {
     let mut below = Mount::new(&[]);
     let work = below.work.path().to_path_buf();
     lanefs_in(&work, &["mkfs", "--size", "64M", "--label", "above", "w.lane"]).ok();
-    lanefs_in(&work, &["mount", "w.lane", "mnt"]).ok();
+    let said = lanefs_in(&work, &["mount", "w.lane", "mnt"]).ok().out;
+    assert!(said.starts_with("mnt: requests ") && said.contains("; permissions "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
     let runs = [&["grow", "v.lane", "--size", "512M"][..], &["label", "v.lane", "wrong"]]
         .map(|args| lanefs_in(&work, args));
     let above = (size(&work, "w.lane"), lanefs_in(&work, &["label", "w.lane"]));
