@@ -1,6 +1,7 @@
 //! The project's own tools: `cargo xtask COMMAND`.
 
 mod apps;
+mod c_library;
 mod conflicts;
 mod cost;
 mod deb;
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
 
   apps   git, databases, mail, editors and dpkg under power loss, beside ext4 and XFS: [--rounds N] [--only NAME] [--order ordered|relaxed] [--states N] [--seed N] [--jobs N] [--minutes N] [--peers N] [--keep DIR] [--json FILE]
+  c-library --out DIR [--debug]   liblanefs.so, liblanefs.a, lanefs.h and lanefs.pc below DIR
   conflicts [--sample N] [--pair A,B [--test K]] [--lackey N] [--backtraces] --json FILE [--html FILE]   operations that commute share no cache line
   coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] --json FILE [--html FILE]   how FxMark's workloads would scale
   crash  crash and recover in every way: [--long | --quick | --brief] [--seed N] [--minutes N] [--states N] [--only FAMILY] --json FILE
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["apps", ref rest @ ..] => apps::main(rest),
+        ["c-library", ref rest @ ..] => c_library::main(rest),
         ["conflicts", ref rest @ ..] => conflicts::check(rest),
         ["coherence", ref rest @ ..] => conflicts::coherence(rest),
         ["cost", ref rest @ ..] => cost::check(rest),

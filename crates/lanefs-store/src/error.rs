@@ -49,7 +49,9 @@ pub enum StoreError {
 fn holder(pid: i32) -> String {
     match u32::try_from(pid) == Ok(std::process::id()) {
         true => "is open in this process already; was it named twice?".into(),
-        false => format!("in use by process {pid}; unmount it there first"),
+        false => format!(
+            "in use by process {pid}; unmount it there first, or use its files through a mount that this process serves"
+        ),
     }
 }
 

@@ -78,7 +78,7 @@ pub mod node;
 mod opened;
 mod oplog;
 mod ops;
-mod options;
+pub mod options;
 mod persist;
 pub mod scrub;
 pub mod stat;

@@ -1,5 +1,7 @@
 //! The options of opening a volume.
 
+use crate::{Error, Result};
+use lanefs_store::StoreError;
 use lanefs_sync::clock::Clock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +76,87 @@ impl Default for MountOptions {
             commit_part: 0,
             clock: None,
             at_rest: None,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Sets an option by its name, in the words of the mount's `-o`: `ro`, `rw`, `noatime`,
+    /// `order=ordered|relaxed`, `cache_size=SIZE`, `commit=SECONDS`, `dirty_expire=SECONDS`. Sizes
+    /// are bytes, or a number with K, M, G or T. Returns whether there is such an option here: for
+    /// surfaces that are given options as text.
+    ///
+    /// # Errors
+    /// EINVAL: the value cannot be read; the message has which.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
+        let bad = || {
+            let what = value.map_or_else(|| name.to_string(), |v| format!("{name}={v}"));
+            Error::from(StoreError::Invalid(format!("option {what}: its value cannot be read")))
+        };
+        let seconds = || value.and_then(|v| v.parse().ok()).map(Duration::from_secs).ok_or_else(bad);
+        match (name, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("noatime", None) => self.noatime = true,
+            ("order", Some("ordered")) => self.order = Order::Ordered,
+            ("order", Some("relaxed")) => self.order = Order::Relaxed,
+            ("cache_size", _) => self.cache_size = value.and_then(bytes).ok_or_else(bad)?,
+            ("commit", _) => self.commit_interval = seconds()?,
+            ("dirty_expire", _) => self.dirty_expire = seconds()?,
+            ("ro" | "rw" | "noatime" | "order", _) => return Err(bad()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// Returns the bytes that a number stands for, with or without K, M, G or T (powers of 1024) behind
+/// it; `None` if the text is no such number.
+pub fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    let number = digits.parse::<u64>().ok()?;
+    debug_assert!(digits.bytes().all(|b| b.is_ascii_digit() || b == b'+'), "{digits} was read as a number");
+    number.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_set_by_name_and_bad_values_named() {
+        let mut o = MountOptions::default();
+        for (name, value) in
+            [("ro", None), ("order", Some("relaxed")), ("cache_size", Some("64m")), ("commit", Some("1"))]
+        {
+            assert!(o.set(name, value).unwrap(), "{name}");
+        }
+        assert!(o.read_only && o.order == Order::Relaxed && o.cache_size == 64 << 20);
+        assert_eq!(o.commit_interval, Duration::from_secs(1));
+        assert!(!o.set("threads", Some("3")).unwrap());
+        for (name, value) in
+            [("ro", Some("1")), ("order", None), ("cache_size", Some("4X")), ("commit", Some("soon"))]
+        {
+            let e = o.set(name, value).unwrap_err();
+            assert!(e.errno() == libc::EINVAL && e.to_string().contains(name), "{e}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_numbers_with_a_letter() {
+        for (text, n) in [("4096", 4096), ("4k", 4096), ("2G", 2 << 30), ("1T", 1 << 40)] {
+            assert_eq!(bytes(text), Some(n), "{text}");
+        }
+        for text in ["", "G", "4X", "-4G", "4GG", "99999999T", "1.5G"] {
+            assert_eq!(bytes(text), None, "{text}");
         }
     }
 }

@@ -12,6 +12,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lanefs", &["lanefs-sync", "lanefs-format", "lanefs-store"]),
     ("lanefs-fuse", &["lanefs-sync", "lanefs"]),
     ("lanefs-preload", &["lanefs"]),
+    ("lanefs-c", &["lanefs", "lanefs-fuse"]),
+    ("lanefs-sqlite", &["lanefs", "lanefs-fuse"]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),
     ("lanefs-cli", &["lanefs-format", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench"]),
     // A copy of the product depends on it, so it depends on nothing.

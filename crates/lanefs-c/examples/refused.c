@@ -1,0 +1,110 @@
+/* What a call that makes no sense answers: an errno, and a message, and nothing is harmed. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <lanefs.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define IS(call, expected)                                                                  \
+    do {                                                                                    \
+        long long got_ = (call);                                                            \
+        if (got_ != (long long)(expected)) {                                                \
+            fprintf(stderr, "line %d: %s: %lld (%s)\n", __LINE__, #call, got_, lanefs_last_error()); \
+            exit(1);                                                                        \
+        }                                                                                   \
+    } while (0)
+#define TELLS(word) IS(strstr(lanefs_last_error(), word) != NULL, 1)
+
+static void *has_no_error(void *unused)
+{
+    (void)unused;
+    IS(strlen(lanefs_last_error()), 0);
+    return NULL;
+}
+
+int main(void)
+{
+    struct lanefs_volume *v, *none = NULL;
+    struct lanefs_file *f;
+    struct lanefs_stat s;
+    struct lanefs_time t[2] = {{0, -1}, {0, 0}};
+    const char *missing = "/nowhere/at/all.lane";
+    char buf[8];
+
+    IS(lanefs_open_volume(NULL, 1, NULL, &v), -EFAULT);
+    IS(lanefs_open_volume(&missing, 1, NULL, &v), -ENOENT);
+    TELLS("/nowhere/at/all.lane");
+    IS(lanefs_open_volume(&missing, 1, "color=blue", &v), -EINVAL);
+    TELLS("color=blue");
+    IS(lanefs_open_volume(&missing, 1, "cache_size=lots", &v), -EINVAL);
+    TELLS("cache_size=lots");
+    IS(lanefs_memory_volume(4097, &v), -EINVAL);
+    IS(lanefs_memory_volume(64 << 20, NULL), -EFAULT);
+    IS(lanefs_memory_volume(64 << 20, &v), 0);
+
+    IS(lanefs_mkdir(none, "d", 0755), -EBADF);
+    IS(lanefs_mkdir(v, NULL, 0755), -EFAULT);
+    IS(lanefs_mkdir(v, "", 0755), -ENOENT);
+    IS(lanefs_open(v, "f", O_RDWR | O_CREAT, 0644, NULL), -EFAULT);
+    IS(lanefs_stat(v, "f", &s), -ENOENT); /* nothing was made for it */
+    IS(lanefs_open(v, "f", O_ACCMODE | O_CREAT, 0644, &f), -EINVAL);
+    IS(lanefs_open(v, "f", O_RDWR | O_CREAT, 0644, &f), 0);
+    IS(lanefs_stat(v, "f", NULL), -EFAULT);
+    IS(lanefs_read(NULL, buf, 1), -EBADF);
+    IS(lanefs_pread(f, NULL, 1, 0), -EFAULT);
+    IS(lanefs_pread(f, NULL, 0, 0), 0);
+    IS(lanefs_pread(f, buf, 1, -1), -EINVAL);
+    IS(lanefs_pread(f, buf, (size_t)-1, 0), -EINVAL);
+    IS(lanefs_pwrite(f, buf, 1, INT64_MAX), -EFBIG);
+    IS(lanefs_writev(f, NULL, 1, 0), -EFAULT);
+    IS(lanefs_writev(f, NULL, 0, 0), 0);
+    IS(lanefs_readv(f, NULL, -1, 0), -EINVAL);
+    IS(lanefs_readv(f, NULL, 5000, 0), -EINVAL);
+    IS(lanefs_lseek(f, -1, SEEK_SET), -EINVAL);
+    IS(lanefs_lseek(f, 0, 99), -EINVAL);
+    IS(lanefs_ftruncate(f, -1), -EINVAL);
+    IS(lanefs_fallocate(f, 0, 0, 0), -EINVAL);
+    IS(lanefs_flock(f, 9, 0), -EINVAL);
+    IS(lanefs_lock_range(f, LANEFS_LOCK_SHARED, -1, 1, 0), -EINVAL);
+    IS(lanefs_utimens(v, "f", t, 0), -EINVAL);
+    IS(lanefs_chown(v, "f", 0, 0, 99), -EINVAL);
+    IS(lanefs_rename(v, "f", "g", 99), -EINVAL);
+    IS(lanefs_readlink(v, "f", buf, sizeof buf), -EINVAL);
+    IS(lanefs_setxattr(v, "f", "user.x", NULL, 5, 0), -EFAULT);
+
+    /* The last failure is each thread's own. */
+    IS(lanefs_unlink(v, "gone"), -ENOENT);
+    pthread_t thread;
+    pthread_create(&thread, NULL, has_no_error, NULL);
+    pthread_join(thread, NULL);
+    TELLS("No such file");
+
+    /* The child of a fork has no part in the volume. */
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        IS(lanefs_pwrite(f, "child", 5, 0), -EIO);
+        TELLS("fork");
+        IS(lanefs_close_volume(v), -EIO);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    IS(status, 0);
+    IS(lanefs_pwrite(f, "parent", 6, 0), 6);
+
+    /* A file that outlives its volume answers, and is closed. */
+    IS(lanefs_close_volume(v), 0);
+    IS(lanefs_pread(f, buf, 1, 0), -EIO);
+    IS(lanefs_close(f), 0);
+    IS(lanefs_close(NULL), 0);
+    IS(lanefs_closedir(NULL), 0);
+    IS(lanefs_close_volume(NULL), 0);
+    printf("refused done\n");
+    return 0;
+}
