@@ -1,5 +1,6 @@
 //! `cargo xtask c-library --out DIR`: the library for C below a prefix: `lib/liblanefs.so`,
-//! `lib/liblanefs.a`, `include/lanefs.h`, `lib/pkgconfig/lanefs.pc`.
+//! `lib/liblanefs.a`, `include/lanefs.h`, `lib/pkgconfig/lanefs.pc`; and SQLite's extension,
+//! `lib/lanefs_sqlite.so` and `lib/liblanefs_sqlite.a`.
 //!
 //! The shared library is linked here, from the static one: its symbols have versions
 //! (crates/lanefs-c/liblanefs.map), and a `cdylib` comes with a list of its own.
@@ -25,13 +26,21 @@ pub fn main(args: &[&str]) -> Result<(), String> {
         _ => return Err(format!("usage: {USAGE}")),
     };
     let out = std::path::absolute(out).map_err(|e| format!("{out}: {e}"))?;
-    let mut build = cargo(&["build", "--package", "lanefs-c"]);
+    let mut build = cargo(&["build", "--package", "lanefs-c", "--package", "lanefs-sqlite"]);
     if !debug {
         build.arg("--release");
     }
     run(&mut build)?;
-    let built = target().join(if debug { "debug" } else { "release" }).join("liblanefs_c.a");
-    install(&built, &out)
+    let built = target().join(if debug { "debug" } else { "release" });
+    install(&built.join("liblanefs_c.a"), &out)?;
+    // SQLite looks for an extension by its name, without `lib`.
+    for (from, to) in
+        [("liblanefs_sqlite.so", "lanefs_sqlite.so"), ("liblanefs_sqlite.a", "liblanefs_sqlite.a")]
+    {
+        let to = out.join("lib").join(to);
+        std::fs::copy(built.join(from), &to).map_err(|e| format!("{}: {e}", to.display()))?;
+    }
+    Ok(())
 }
 
 /// Puts everything below `out`.

@@ -2,7 +2,7 @@
 
 use crate::answer::{Failure, Outcome, count, status};
 use crate::args::{Out, bytes, bytes_mut, handle, offset, text};
-use crate::{fork, lanefs_volume};
+use crate::{fork, lanefs_volume, spare};
 use lanefs::{File, OpenOptions};
 use libc::{c_char, c_int, c_void, iovec};
 use std::io::{IoSlice, IoSliceMut};
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn lanefs_open(
             return Err(Failure::Argument(libc::EINVAL, "O_RDONLY, O_WRONLY or O_RDWR, no two of them"));
         }
         let file = volume.fs.open(path, &OpenOptions { flags, mode })?;
-        out.put(Box::into_raw(Box::new(lanefs_file { file })));
+        out.put(Box::into_raw(Box::write(spare::take(), lanefs_file { file })));
         Ok(())
     })
 }
@@ -46,8 +46,12 @@ pub unsafe extern "C" fn lanefs_open(
 pub unsafe extern "C" fn lanefs_close(file: *mut lanefs_file) -> c_int {
     status(|| {
         if !file.is_null() && !fork::is_child() {
-            // SAFETY: made by `lanefs_open`, and the caller closes it once.
-            drop(unsafe { Box::from_raw(file) });
+            // SAFETY: made by `lanefs_open`, and the caller closes it once; its memory is kept for
+            // the next file when its content is gone.
+            unsafe {
+                file.drop_in_place();
+                spare::keep(Box::from_raw(file.cast()));
+            }
         }
         Ok(())
     })

@@ -24,6 +24,7 @@ mod dir;
 mod fork;
 mod locks;
 mod names;
+mod spare;
 mod volume;
 
 pub use answer::*;
