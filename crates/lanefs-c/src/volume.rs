@@ -4,10 +4,11 @@ use crate::answer::{Failure, Outcome, status};
 use crate::args::{Out, handle, text};
 use crate::fork;
 use lanefs::{CreateOptions, Cred, Fs, MountOptions, Volume};
+use lanefs_fuse::{ServedMount, serve_mount};
 use libc::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open volume as one user sees it. Calls on paths take it.
 pub struct lanefs_volume {
@@ -19,6 +20,8 @@ pub struct lanefs_volume {
 /// An open volume, closed with the last handle of it.
 struct Shared {
     volume: Volume,
+    /// A mount of it, served by this process.
+    mount: Mutex<Option<ServedMount>>,
 }
 
 /// Sizes of a volume, in blocks of 4096 bytes.
@@ -82,7 +85,7 @@ fn hand_out(fs: Fs, shared: Arc<Shared>, out: Out<*mut lanefs_volume>) {
 
 /// Hands out a volume that was just opened.
 fn hand_out_first(volume: Volume, out: Out<*mut lanefs_volume>) {
-    hand_out(volume.fs(), Arc::new(Shared { volume }), out);
+    hand_out(volume.fs(), Arc::new(Shared { volume, mount: Mutex::new(None) }), out);
 }
 
 /// Makes a volume in `count` new image files of `size` bytes each (a multiple of 4096), whose root
@@ -190,8 +193,49 @@ pub unsafe extern "C" fn lanefs_as_user(
     })
 }
 
-/// Closes a handle of a volume, whatever it returns. With the last one the volume is closed: all is
-/// made durable, and files that are still open answer EIO (they must be closed all the same).
+/// Serves a mount of the volume at the directory `dir` from threads of this process, until
+/// `lanefs_unmount` or the end of the last handle: others use the files by system calls meanwhile,
+/// and either sees what the other does at once. Root mounts by itself, others by fusermount3.
+///
+/// EBUSY: it is mounted already; else what mounting answers, as the message has it.
+///
+/// # Safety
+/// As `lanefs_format`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_serve_mount(volume: *const lanefs_volume, dir: *const c_char) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (volume, dir) = unsafe { (handle(volume)?, text(dir)?) };
+        let mut mount = volume.shared.mount.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mount) = &*mount {
+            let at = mount.mountpoint().display();
+            return Err(Failure::Told(libc::EBUSY, format!("it is mounted at {at} already")));
+        }
+        let dir = Path::new(std::ffi::OsStr::from_bytes(dir));
+        *mount = Some(serve_mount(&volume.shared.volume, dir)?);
+        Ok(())
+    })
+}
+
+/// Unmounts what `lanefs_serve_mount` has mounted, whoever uses it: files that others have open
+/// there fail from then on. The volume stays open. EINVAL: it is not mounted.
+///
+/// # Safety
+/// As `lanefs_format`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_unmount(volume: *const lanefs_volume) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let volume = unsafe { handle(volume)? };
+        let mount = volume.shared.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mount = mount.ok_or(Failure::Argument(libc::EINVAL, "the volume is not mounted"))?;
+        Ok(mount.unmount()?)
+    })
+}
+
+/// Closes a handle of a volume, whatever it returns. With the last one the volume is unmounted and
+/// closed: all is made durable, and files that are still open answer EIO (they must be closed all
+/// the same).
 ///
 /// EIO, ENOSPC: something could not be made durable; the volume is closed as by a crash.
 ///
@@ -207,7 +251,10 @@ pub unsafe extern "C" fn lanefs_close_volume(volume: *mut lanefs_volume) -> c_in
         let lanefs_volume { fs, shared } = *unsafe { Box::from_raw(volume) };
         drop(fs);
         match Arc::into_inner(shared) {
-            Some(last) => Ok(last.volume.close()?),
+            Some(last) => {
+                drop(last.mount);
+                Ok(last.volume.close()?)
+            }
             None => Ok(()),
         }
     })

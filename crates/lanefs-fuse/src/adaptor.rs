@@ -59,6 +59,8 @@ pub(crate) struct Adaptor {
     pub space: Arc<Space>,
     pub closing: Arc<Closing>,
     pub counts: Arc<Counts>,
+    /// Whether others change the volume, so that the kernel may keep nothing.
+    pub shared: bool,
     /// Called when somebody who serves requests cannot go on.
     failed: OnceLock<Failed>,
     /// Whether nobody checks modes: then only root's requests are served.
@@ -76,7 +78,7 @@ impl Adaptor {
         let handles = Arc::new(Handles::new());
         let known = Arc::new(Known::new());
         let space = Arc::new(Space::new(volume.clone(), agreed.writeback));
-        let closing = Arc::new(Closing::default());
+        let closing = Arc::new(Closing::new(config.shared));
         let keeper = Arc::clone(&known);
         volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
         let adaptor = Adaptor {
@@ -84,7 +86,7 @@ impl Adaptor {
             aside: Aside::new(Arc::clone(&handles), Arc::clone(&space), device),
             handles,
             known,
-            ttl: if config.allow_root { Duration::ZERO } else { config.ttl },
+            ttl: config.believes_for(),
             writeback: agreed.writeback,
             stateless: agreed.stateless,
             sync_errors: SyncErrors::default(),
@@ -93,12 +95,14 @@ impl Adaptor {
             dirsync: config.dirsync || config.sync,
             closing,
             counts: Arc::new(Counts::new()),
+            shared: config.shared,
             failed: OnceLock::new(),
             space,
             unchecked: config.is_unchecked(),
             only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),
         };
         debug_assert!(adaptor.only.is_none() || adaptor.ttl.is_zero(), "who enters is asked each time");
+        debug_assert!(!adaptor.shared || adaptor.ttl.is_zero() && !adaptor.writeback && !adaptor.stateless);
         debug_assert_eq!(adaptor.space.reserve() > 0, adaptor.writeback, "a reserve is for what is gathered");
         adaptor
     }

@@ -26,9 +26,16 @@ pub(crate) struct Closing {
     lost: AtomicBool,
     /// The result of closing the volume, until somebody has asked.
     closed: Mutex<Option<Result<()>>>,
+    /// Whether the volume is another's to close.
+    stays_open: bool,
 }
 
 impl Closing {
+    /// Makes it, for a volume that is another's to close if `stays_open`.
+    pub(crate) fn new(stays_open: bool) -> Closing {
+        Closing { stays_open, ..Closing::default() }
+    }
+
     /// Has the kernel hand over all that it holds of the inodes that `written` returns, until it
     /// holds nothing; no program's write is taken meanwhile, nor does a page come back into its
     /// cache. Called by a thread that serves no requests.
@@ -71,8 +78,11 @@ impl Closing {
         lost
     }
 
-    /// Closes the volume.
+    /// Closes the volume, unless that is another's business.
     pub(crate) fn close(&self, volume: &Volume) {
+        if self.stays_open {
+            return;
+        }
         let mut closed = self.closed.lock().unwrap_or_else(|e| e.into_inner());
         let result = volume.close();
         // Only the first time does something.

@@ -1,11 +1,14 @@
 //! The FUSE mount of LaneFS: an adaptor that translates between the kernel's requests and
 //! [`lanefs::Volume`]'s operations by inode number, and decides nothing of its own.
 //!
-//! LaneFS is the only writer of its volume, so the kernel may believe what it was answered: names
-//! (also names that do not exist), attributes, file pages and directory listings stay cached until
-//! the kernel itself changes them. With the writeback cache the kernel also gathers writes and
-//! keeps size and times of regular files; an `fsync`, a `close` and an unmount hand all of it over
-//! first, so what they promise is what the library promises.
+//! The mount is the only writer of its volume, so the kernel may believe what it was answered:
+//! names (also names that do not exist), attributes, file pages and directory listings stay cached
+//! until the kernel itself changes them. With the writeback cache the kernel also gathers writes
+//! and keeps size and times of regular files; an `fsync`, a `close` and an unmount hand all of it
+//! over first, so what they promise is what the library promises.
+//!
+//! A process that uses its volume by itself may serve a mount of it meanwhile ([`serve_mount`]):
+//! then the kernel believes and keeps nothing.
 //!
 //! | what FUSE leaves open | what is done here |
 //! | --- | --- |
@@ -35,6 +38,7 @@ mod readers;
 mod requests;
 mod rings;
 pub mod scrub;
+mod served;
 mod session;
 mod signals;
 mod space;
@@ -45,6 +49,7 @@ mod wire;
 
 pub use counts::Requests;
 pub use options::{BadOption, IoUring, MountConfig};
+pub use served::{ServedMount, serve_mount};
 pub use session::{Session, Unmounter, mount, serve_as_flusher};
 pub use signals::{Signals, block_signals};
 

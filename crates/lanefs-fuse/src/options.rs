@@ -62,6 +62,9 @@ pub struct MountConfig {
     pub stateless: bool,
     /// Largest write request, in bytes.
     pub max_write: u32,
+    /// Serve beside a process that changes the volume by itself: the kernel believes nothing and
+    /// keeps nothing, and the volume stays open when the mount ends.
+    pub shared: bool,
 }
 
 impl Default for MountConfig {
@@ -87,6 +90,7 @@ impl Default for MountConfig {
             writeback: true,
             stateless: false,
             max_write: 1 << 20,
+            shared: false,
         }
     }
 }
@@ -238,7 +242,18 @@ impl MountConfig {
     /// Returns whether the kernel is to open files without a request. Not where it gathers writes:
     /// who may hold some would be unknown. Nor where it is asked of each request who makes it.
     pub(crate) fn stateless(&self) -> bool {
-        self.stateless && !self.writeback && !self.allow_root
+        self.stateless && !self.gathers() && !self.allow_root && !self.shared
+    }
+
+    /// Returns whether the kernel gathers writes.
+    pub(crate) fn gathers(&self) -> bool {
+        self.writeback && !self.shared
+    }
+
+    /// Returns for how long the kernel may believe names and attributes. Not at all where it is
+    /// asked of each request who makes it, or where others change them.
+    pub(crate) fn believes_for(&self) -> Duration {
+        if self.allow_root || self.shared { Duration::ZERO } else { self.ttl }
     }
 
     /// Returns whether users other than the one who mounts may enter, for a mount made by user

@@ -143,9 +143,10 @@ fn serve(
 ) -> io::Result<(Arc<Adaptor>, JoinHandle<io::Result<()>>, bool)> {
     let offer = Offer {
         max_write: config.max_write,
-        writeback: config.writeback,
+        writeback: config.gathers(),
         stateless: config.stateless(),
         rings,
+        shared: config.shared,
         unchecked: config.is_unchecked(),
         // Who enters has to be known of every request then.
         idmap: !config.allow_root && !config.is_unchecked(),

@@ -47,6 +47,6 @@ impl Known {
             (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
         };
         let options = OPTIONS.iter().filter_map(|name| Some((*name, value(name)?))).collect();
-        Parameters { volume: value("volume"), options }
+        Parameters { volume: value("volume"), mount: value("mount"), options }
     }
 }

@@ -7,8 +7,9 @@
 use crate::locks::Locks;
 use crate::shm::Shm;
 use lanefs::{CreateOptions, Fs, Ino, MountOptions, Volume, options};
+use lanefs_fuse::{ServedMount, serve_mount};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -16,11 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[derive(Default)]
 pub struct Parameters {
     pub volume: Option<String>,
+    /// Where a mount of it is to be served meanwhile.
+    pub mount: Option<String>,
     /// The others that there are.
     pub options: Vec<(&'static str, String)>,
 }
 
-/// The parameters beside `volume`.
+/// The parameters beside `volume` and `mount`.
 pub const OPTIONS: &[&str] = &["size", "order", "cache_size", "commit", "dirty_expire", "noatime", "ro"];
 
 /// Returns the images that a key names.
@@ -42,13 +45,15 @@ pub struct Database {
 pub struct Opened {
     pub fs: Fs,
     volume: Volume,
+    /// A mount of it, served by this process.
+    mount: Mutex<Option<ServedMount>>,
     /// By inode, so that two names of a file are one database.
     databases: Mutex<HashMap<Ino, Weak<Database>>>,
 }
 
 impl Opened {
     fn new(volume: Volume) -> Opened {
-        Opened { fs: volume.fs(), volume, databases: Mutex::default() }
+        Opened { fs: volume.fs(), volume, mount: Mutex::new(None), databases: Mutex::default() }
     }
 
     /// Returns what the connections to a database have in common.
@@ -61,6 +66,21 @@ impl Opened {
         let database = Arc::new(Database::default());
         all.insert(ino, Arc::downgrade(&database));
         database
+    }
+
+    /// Serves a mount of the volume, unless there is one.
+    fn serve(&self, dir: &Path) -> std::io::Result<()> {
+        let mut mount = locked(&self.mount);
+        if mount.is_none() {
+            *mount = Some(serve_mount(&self.volume, dir)?);
+        }
+        Ok(())
+    }
+
+    /// Unmounts and closes it.
+    fn close(&self) -> lanefs::Result<()> {
+        drop(locked(&self.mount).take());
+        self.volume.close()
     }
 
     /// Returns whether the database at a path was synced since this was last asked.
@@ -142,6 +162,15 @@ pub fn open(key: &str, parameters: &Parameters) -> Result<Use, String> {
             table.insert(key.to_string(), Entry { opened, users: 0, lent: false });
         }
         let entry = table.get_mut(key).ok_or("no such volume")?;
+        if let Some(dir) = &parameters.mount
+            && let Err(e) = entry.opened.serve(Path::new(dir))
+        {
+            if entry.users == 0 && !entry.lent {
+                // Nobody else has it. The error of mounting is the one to tell.
+                let _ = table.remove(key).map(|e| e.opened.close());
+            }
+            return Err(format!("mount={dir}: {e}"));
+        }
         entry.users += 1;
         Ok(Use { key: key.to_string(), opened: Arc::clone(&entry.opened) })
     })
@@ -182,11 +211,15 @@ impl Use {
             let Some(entry) = table.get_mut(&self.key) else { return Ok(()) };
             debug_assert!(entry.users > 0, "it was in use");
             entry.users = entry.users.saturating_sub(1);
-            if entry.users > 0 || entry.lent {
+            if entry.users > 0 {
+                return Ok(());
+            }
+            if entry.lent {
+                drop(locked(&entry.opened.mount).take());
                 return Ok(());
             }
             let last = table.remove(&self.key);
-            let closed = last.map_or(Ok(()), |e| e.opened.volume.close());
+            let closed = last.map_or(Ok(()), |e| e.opened.close());
             closed.map_err(|e| format!("{}: {e}", self.key))
         })
     }

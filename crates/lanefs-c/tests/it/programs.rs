@@ -84,6 +84,18 @@ fn threads_share_a_volume() {
     says(&mut Command::new(compile(&example("threads"), true)), "threads done");
 }
 
+/// Needs root, or fusermount3 and a /dev/fuse that this user may open.
+#[test]
+fn a_mount_is_served_beside_the_calls() {
+    let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    if let Err(e) = fuse {
+        eprintln!("/dev/fuse: {e}: not tested");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    says(Command::new(compile(&example("served"), true)).arg(dir.path()), "served done");
+}
+
 #[test]
 fn calls_that_make_no_sense_are_refused() {
     says(&mut Command::new(compile(&example("refused"), true)), "refused done");

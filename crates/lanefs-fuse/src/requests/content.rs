@@ -56,6 +56,15 @@ use std::sync::Arc;
 /// not wait for each other.
 const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_PARALLEL_DIRECT_WRITES;
 
+/// The flags where others change the volume: every read and write comes here, and the kernel keeps
+/// nothing of it.
+const OPENED_SHARED: u32 = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+
+/// Returns the flags of an open file.
+fn opened(adaptor: &Adaptor) -> u32 {
+    if adaptor.shared { OPENED_SHARED } else { OPENED }
+}
+
 /// The bytes from which on reads go past the volume's own cache, and writes leave it when they are
 /// on the device: the kernel has what it reads and writes, and has asked for more by then. Smaller
 /// reads are read ahead of here.
@@ -82,7 +91,7 @@ pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     if may_gather(adaptor, &file) && file.stat()?.blocks == 0 {
         adaptor.aside.attributes_changed(req.ino);
     }
-    adaptor.open_out(file, flags, OPENED, reply)
+    adaptor.open_out(file, flags, opened(adaptor), reply)
 }
 
 /// Returns whether the kernel may gather what is written through this file.
@@ -122,7 +131,7 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     assume_block(adaptor, &file, &mut stat);
     adaptor.sync_parent_dirs(&[(req.ino, name)])?;
     adaptor.enter(&stat, reply)?;
-    adaptor.open_out(file, flags, OPENED, reply)
+    adaptor.open_out(file, flags, opened(adaptor), reply)
 }
 
 pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
@@ -135,7 +144,7 @@ pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
     debug_assert_eq!((stat.ino, stat.nlink), (file.ino(), 0), "it has no name before it is answered");
     assume_block(adaptor, &file, &mut stat);
     adaptor.enter(&stat, reply)?;
-    adaptor.open_out(file, flags, OPENED, reply)
+    adaptor.open_out(file, flags, opened(adaptor), reply)
 }
 
 pub(super) fn release(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
@@ -211,6 +220,11 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
             File::write_uncached_at
         }
         _ => File::write_at,
+    };
+    // Where the end is others know better than the kernel.
+    let put = match adaptor.shared && flags & libc::O_APPEND != 0 && !cached {
+        true => |file: &File, data: &[u8], _: u64| file.append(data).map(|_| data.len()),
+        false => put,
     };
     let (n, error) = write_all(file, offset, data, put);
     debug_assert!(error.is_none() || (n as usize) < data.len(), "all was written, and failed");

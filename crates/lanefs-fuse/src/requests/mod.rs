@@ -98,8 +98,9 @@ pub(crate) fn serve(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
             about_to_wait();
             Ok(adaptor.volume.node_sync(req.ino)?)
         }
-        // Only to be asked who enters: others must not read what the kernel keeps of a listing.
-        op::OPENDIR if adaptor.only.is_some() => reply.open_out(0, 0),
+        // Only to be asked who enters: others must not read what the kernel keeps of a listing. And
+        // where others change directories, that it keeps none.
+        op::OPENDIR if adaptor.only.is_some() || adaptor.shared => reply.open_out(0, 0),
         op::READDIR => listing::readdir(adaptor, req, reply),
         op::READDIRPLUS => listing::readdirplus(adaptor, req, reply),
         op::STATFS => attrs::statfs(adaptor, reply),

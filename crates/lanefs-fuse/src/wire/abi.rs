@@ -122,6 +122,8 @@ pub const NOBODY_SAID: u32 = u32::MAX;
 pub const GETATTR_FH: u32 = 1;
 /// OPEN, CREATE: whoever opens may not keep setuid and setgid when it truncates.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
+/// OPEN's answer: reads and writes go past the kernel's cache.
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// OPEN's answer: what the kernel has cached of the file stays.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// OPEN's answer: O_DIRECT writes of one file may run side by side.

@@ -46,6 +46,8 @@ pub(crate) struct Offer {
     pub writeback: bool,
     /// Files may be opened and closed without a request.
     pub stateless: bool,
+    /// Others change the volume too: the kernel may keep no targets of links and no listings.
+    pub shared: bool,
     /// The kernel does not check modes and ACLs.
     pub unchecked: bool,
     /// Requests may come over io_uring.
@@ -132,6 +134,9 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     if offer.unchecked {
         wanted &= !init::POSIX_ACL;
     }
+    if offer.shared {
+        wanted &= !(init::CACHE_SYMLINKS | init::NO_OPENDIR_SUPPORT);
+    }
     let flags = offered & wanted;
     let background = u32::from(MAX_BACKGROUND) | u32::from(MAX_BACKGROUND / 4 * 3) << 16;
     put(reply, &[MAJOR, MINOR.min(minor), max_write, flags as u32])?;
@@ -185,6 +190,7 @@ mod tests {
         max_write: 1 << 20,
         writeback: true,
         stateless: false,
+        shared: false,
         unchecked: false,
         rings: true,
         idmap: true,
@@ -256,6 +262,18 @@ mod tests {
             u64::from(u32::from_ne_bytes(bytes[16 + 12..16 + 16].try_into().unwrap()))
         };
         assert_eq!((flags(false), flags(true)), (NEEDED, init::DONT_MASK));
+    }
+
+    #[test]
+    fn nothing_is_kept_where_others_change_the_volume() {
+        let all = [7, 36, 4096, (NEEDED | init::CACHE_SYMLINKS | init::NO_OPENDIR_SUPPORT) as u32];
+        let flags = |shared| {
+            let (agreed, bytes) = agreed(&all, Offer { shared, ..OFFER });
+            assert!(agreed.unwrap().is_some());
+            u64::from(u32::from_ne_bytes(bytes[16 + 12..16 + 16].try_into().unwrap()))
+        };
+        assert_eq!(flags(false) & !NEEDED, init::CACHE_SYMLINKS | init::NO_OPENDIR_SUPPORT);
+        assert_eq!(flags(true), NEEDED);
     }
 
     #[test]

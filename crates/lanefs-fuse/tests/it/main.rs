@@ -2,3 +2,4 @@
 
 mod operations;
 mod requests;
+mod served;

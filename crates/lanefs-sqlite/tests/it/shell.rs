@@ -87,6 +87,30 @@ fn a_second_process_is_told_who_has_the_volume() {
     volume.close().unwrap();
 }
 
+/// Needs root, or fusermount3 and a /dev/fuse that this user may open.
+#[test]
+fn others_see_the_database_through_a_mount_meanwhile() {
+    let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    if let Err(e) = fuse {
+        eprintln!("/dev/fuse: {e}: not tested");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mount = dir.path().join("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    let opened = "file:a.db?vfs=lanefs&volume=disk.lane&size=64M&cache_size=64M&mount=mnt";
+    let said = says(
+        dir.path(),
+        &format!(
+            ".load lanefs_sqlite\n.open '{opened}'\nPRAGMA journal_mode=delete; CREATE TABLE t(x); INSERT INTO t VALUES (7);\n\
+             .system ls mnt && cp mnt/a.db copy.db && sqlite3 copy.db 'SELECT x FROM t'\n\
+             INSERT INTO t VALUES (8);\n.system sqlite3 -readonly mnt/a.db 'SELECT sum(x) FROM t'\n"
+        ),
+    );
+    assert_eq!(said, "delete\na.db\n7\n15\n");
+    assert_eq!(std::fs::read_dir(&mount).unwrap().count(), 0, "it was unmounted");
+}
+
 #[test]
 fn the_script_in_the_documentation_runs() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/SQLITE.md");

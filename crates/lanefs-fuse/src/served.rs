@@ -1,0 +1,64 @@
+//! A mount of a volume that the same process uses by itself: `ls`, backup and monitoring work
+//! beside an engine that has its files in process.
+//!
+//! The two see each other at once, in both directions, because the kernel keeps nothing:
+//!
+//! S1 Names, names that do not exist, attributes and ACLs hold for no time (TTL 0), listings and
+//!    targets of links are not kept: each call on a path asks.
+//! S2 Files are opened for direct I/O: each read and write comes here. `MAP_SHARED` is refused
+//!    (ENODEV); a private map has the content of the time when its pages were first touched.
+//! S3 A write by O_APPEND goes to the end as it is then, wherever the kernel believes it.
+
+use crate::{MountConfig, Session, mount};
+use lanefs::Volume;
+use std::io;
+use std::path::Path;
+
+/// A mount that is served beside what the process itself does with the volume. Dropping it
+/// unmounts, whoever uses the mount; the volume stays open.
+pub struct ServedMount(Option<Session>);
+
+/// Mounts `volume` at the directory `mountpoint`, and serves the mount from threads of this
+/// process. Until it is unmounted the process may do all that it does with the volume, and either
+/// sees what the other does as soon as it is done. One mount of a volume at a time.
+///
+/// It is to be unmounted before the volume is closed: calls through a mount of a closed volume fail
+/// with EIO. Where fusermount3 is installed the mount also goes when the process is killed; else it
+/// answers ENOTCONN then, until somebody unmounts it. Advisory locks that are taken through the
+/// mount are the kernel's, and keep nobody in this process out.
+///
+/// # Errors
+/// Those of [`mount`].
+pub fn serve_mount(volume: &Volume, mountpoint: &Path) -> io::Result<ServedMount> {
+    let helper = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file()));
+    let config = MountConfig { shared: true, auto_unmount: helper, ..MountConfig::default() };
+    debug_assert!(config.believes_for().is_zero() && !config.gathers() && !config.stateless());
+    Ok(ServedMount(Some(mount(volume.clone(), mountpoint, &config)?)))
+}
+
+impl ServedMount {
+    /// Returns the directory of the mount.
+    pub fn mountpoint(&self) -> &Path {
+        self.0.as_ref().map_or(Path::new(""), Session::mountpoint)
+    }
+
+    /// Unmounts, whoever uses the mount: files that others have open fail from then on. Does not
+    /// close the volume.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn unmount(mut self) -> io::Result<()> {
+        self.0.take().map_or(Ok(()), Session::unmount)
+    }
+}
+
+impl Drop for ServedMount {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.take()
+            && let Err(e) = session.unmount()
+        {
+            tracing::error!("{e}");
+        }
+    }
+}
