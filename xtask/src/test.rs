@@ -16,6 +16,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("strace", "strace"),
     ("cc", "gcc"),
     ("valgrind", "valgrind"),
+    ("cc", "gcc"),
+    ("readelf", "binutils"),
 ];
 
 /// The function of one step.

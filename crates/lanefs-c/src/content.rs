@@ -2,7 +2,7 @@
 
 use crate::answer::{Failure, Outcome, count, status};
 use crate::args::{Out, bytes, bytes_mut, handle, offset, text};
-use crate::{fork, lanefs_volume, spare};
+use crate::{lanefs_volume, spare};
 use lanefs::{File, OpenOptions};
 use libc::{c_char, c_int, c_void, iovec};
 use std::io::{IoSlice, IoSliceMut};
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn lanefs_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_close(file: *mut lanefs_file) -> c_int {
     status(|| {
-        if !file.is_null() && !fork::is_child() {
+        if !file.is_null() {
             // SAFETY: made by `lanefs_open`, and the caller closes it once; its memory is kept for
             // the next file when its content is gone.
             unsafe {

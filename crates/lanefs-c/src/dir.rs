@@ -2,7 +2,7 @@
 
 use crate::answer::{Failure, Outcome, count, status};
 use crate::args::{Out, handle, text};
-use crate::{fork, lanefs_volume};
+use crate::lanefs_volume;
 use lanefs::{FileKind, ReadDir};
 use libc::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -95,7 +95,7 @@ fn entry(ino: u64, kind: FileKind, name: &[u8]) -> Outcome<lanefs_dirent> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_closedir(dir: *mut lanefs_dir) -> c_int {
     status(|| {
-        if !dir.is_null() && !fork::is_child() {
+        if !dir.is_null() {
             // SAFETY: made by `lanefs_opendir`, and the caller closes it once.
             drop(unsafe { Box::from_raw(dir) });
         }

@@ -33,6 +33,8 @@ pub enum Command {
     Run(RunArgs),
     /// Make LaneFS and its peers on one medium and run them against each other.
     Compare(crate::compare::CompareArgs),
+    /// Run SQLite on a volume in its own process, beside SQLite on other file systems.
+    Embed(crate::embed::EmbedArgs),
     /// Run LaneFS with its techniques taken out, one by one, beside itself as usual (feature
     /// `ablation`).
     Ablate(AblateArgs),
@@ -61,6 +63,7 @@ pub fn run(args: Args) -> Res<i32> {
         Command::Count(args) => profile::count(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Compare(args) => crate::compare::run(&args),
+        Command::Embed(args) => crate::embed::run(&args),
         Command::List => {
             for entry in crate::registry::all() {
                 say(format_args!("{:<16} {} ({}/s)", entry.info.name, entry.info.about, entry.info.unit))?;

@@ -8,10 +8,10 @@ mod memory;
 mod peers;
 mod undo;
 
-pub use peers::{Ground, Peer, Skipped};
+pub use peers::{Ground, Medium, Peer, Place, Skipped};
 pub use undo::Undo;
 
-use crate::error::{Context, Failure, Res, say};
+use crate::error::{Failure, Res, say};
 use crate::machine::Machine;
 use crate::matrix::{Cells, command_line, matrix, now, write_json};
 use crate::ratios::table;
@@ -20,15 +20,6 @@ use crate::results::ResultsFile;
 use crate::target::{Named, OpenTarget, TargetSpec};
 use crate::units::parse_size;
 use std::path::PathBuf;
-
-/// The material of the peers' devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Medium {
-    /// Images in memory.
-    Mem,
-    /// Images on a disk.
-    Disk,
-}
 
 /// Arguments of `compare`.
 #[derive(Debug, clap::Args)]
@@ -94,51 +85,18 @@ pub fn run(args: &CompareArgs) -> Res<i32> {
     }
 }
 
-/// Makes the place for the peers.
-fn ground(args: &CompareArgs, mounts: bool, undo: &mut Undo) -> Res<Ground> {
-    let on_disk = args.medium == Medium::Disk;
-    let parent = if on_disk { args.images.clone() } else { std::env::temp_dir() };
-    let parent = parent.canonicalize().at(parent.display())?;
-    let base = parent.join(format!("lanefs-bench-peers.{}", std::process::id()));
-    let size = parse_size(&args.size)?;
-    undo.make_dir(&base)?;
-    if !on_disk && mounts {
-        undo.mount(&base)?;
-        // Images are sparse: this much is only ever taken if all peers are filled.
-        let bytes = size.saturating_mul(8);
-        rustix::mount::mount(
-            "tmpfs",
-            &base,
-            "tmpfs",
-            rustix::mount::MountFlags::empty(),
-            Some(&*c_size(bytes)?),
-        )
-        .at(format!("mounting a tmpfs on {}", base.display()))?;
-    }
-    let lanefs = lanefs_command(args);
-    Ok(Ground { base, on_disk, size, lanefs, direct: args.cells.direct, written: !on_disk && !args.fresh })
-}
-
-/// Returns the path of the `lanefs` command.
-fn lanefs_command(args: &CompareArgs) -> PathBuf {
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("lanefs"));
-    args.lanefs.clone().or_else(beside).unwrap_or_else(|| "lanefs".into())
-}
-
-/// Formats the size of a tmpfs as a mount option.
-fn c_size(bytes: u64) -> Res<std::ffi::CString> {
-    std::ffi::CString::new(format!("size={bytes}")).at("a mount option")
-}
-
 /// Makes the peers, runs the cells and prints the table.
 fn compare(args: &CompareArgs, workloads: &[&Entry], peers: &[Peer], undo: &mut Undo) -> Res<i32> {
     if args.medium == Medium::Mem {
         let bytes = parse_size(&args.size)?;
         let written = peers.iter().filter(|p| !args.fresh && p.has_device());
-        let here = |p: &&Peer| p.missing(&lanefs_command(args)).is_none();
+        let here = |p: &&Peer| p.missing(&peers::lanefs_command(args.lanefs.clone())).is_none();
         memory::check(written.filter(|p| here(p)).count() as u64, bytes, memory::available()?)?;
     }
-    let ground = ground(args, peers.iter().any(|p| p.mounts()), undo)?;
+    let place = Place { medium: args.medium, images: &args.images, size: parse_size(&args.size)? };
+    let mut ground = Ground::new(&place, args.lanefs.clone(), peers.iter().any(|p| p.mounts()), undo)?;
+    ground.direct = args.cells.direct;
+    ground.written = args.medium == Medium::Mem && !args.fresh;
     let mut machine = Machine::here();
     let mut targets: Vec<Named> = Vec::new();
     for &peer in peers {

@@ -9,6 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+/// The material of the peers' devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Medium {
+    /// Images in memory.
+    Mem,
+    /// Images on a disk.
+    Disk,
+}
+
 /// One peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
@@ -93,8 +102,27 @@ pub struct Ground {
     pub lanefs: PathBuf,
     /// Whether devices in memory are written once before they are used.
     pub written: bool,
+    /// Whether images are filled with zeros before a file system is made in them: in a sparse one
+    /// each sync also has the file system below find space.
+    pub zeroed: bool,
     /// Whether data files are opened with O_DIRECT.
     pub direct: bool,
+}
+
+/// The medium, and what is made on it.
+pub struct Place<'a> {
+    /// What devices are made of.
+    pub medium: Medium,
+    /// Where images are made on a disk.
+    pub images: &'a Path,
+    /// Bytes of each device.
+    pub size: u64,
+}
+
+/// Returns the path of the `lanefs` command: that one, or the one beside this program.
+pub(super) fn lanefs_command(given: Option<PathBuf>) -> PathBuf {
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("lanefs"));
+    given.or_else(beside).unwrap_or_else(|| "lanefs".into())
 }
 
 /// The reason why a peer is not there: not an error, but worth a line.
@@ -128,6 +156,27 @@ fn installed(program: &str) -> bool {
 }
 
 impl Ground {
+    /// Makes the place for peers, of which some are mounted if `mounts`. Devices in memory are not
+    /// written before, and files not opened with O_DIRECT.
+    pub fn new(place: &Place<'_>, lanefs: Option<PathBuf>, mounts: bool, undo: &mut Undo) -> Res<Ground> {
+        let on_disk = place.medium == Medium::Disk;
+        let parent = if on_disk { place.images.to_path_buf() } else { std::env::temp_dir() };
+        let parent = parent.canonicalize().at(parent.display())?;
+        let base = parent.join(format!("lanefs-bench-peers.{}", std::process::id()));
+        undo.make_dir(&base)?;
+        if !on_disk && mounts {
+            undo.mount(&base)?;
+            // Images are sparse: this much is only ever taken if all peers are filled.
+            let size = format!("size={}", place.size.saturating_mul(8));
+            let size = std::ffi::CString::new(size).at("a mount option")?;
+            let flags = rustix::mount::MountFlags::empty();
+            rustix::mount::mount("tmpfs", &base, "tmpfs", flags, Some(&*size))
+                .at(format!("mounting a tmpfs on {}", base.display()))?;
+        }
+        let lanefs = lanefs_command(lanefs);
+        Ok(Ground { base, on_disk, size: place.size, lanefs, direct: false, written: false, zeroed: false })
+    }
+
     /// Makes a peer and opens it, or returns why it cannot be had here.
     pub fn make(&self, peer: Peer, undo: &mut Undo) -> Res<Result<Named, Skipped>> {
         let name = peer.name();
@@ -208,14 +257,16 @@ impl Ground {
         undo.file(&path)?;
         let file = std::fs::File::create_new(&path).at(format!("creating {}", path.display()))?;
         file.set_len(self.size).at(path.display())?;
+        if self.zeroed {
+            fill(&file, self.size).at(format!("writing {}", path.display()))?;
+        }
         Ok(path)
     }
 
     /// Makes an image with a LaneFS volume.
-    fn lanefs_image(&self, name: &str, undo: &mut Undo) -> Res<PathBuf> {
-        let image = self.base.join(format!("{name}.img"));
-        undo.file(&image)?;
-        let device: Arc<dyn Device> = Arc::new(FileDevice::create(&image, self.size).at(image.display())?);
+    pub fn lanefs_image(&self, name: &str, undo: &mut Undo) -> Res<PathBuf> {
+        let image = self.image(name, undo)?;
+        let device: Arc<dyn Device> = Arc::new(FileDevice::open(&image, false).at(image.display())?);
         Store::format(&[device], &FormatOptions::for_caller())
             .at(format!("formatting {}", image.display()))?;
         Ok(image)
@@ -232,6 +283,18 @@ impl Ground {
             let _ = command("losetup", &["--direct-io=on", device]);
         }
     }
+}
+
+/// Writes zeros, and has them on the disk.
+fn fill(mut file: &std::fs::File, bytes: u64) -> std::io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        let part = left.min(zeros.len() as u64);
+        std::io::Write::write_all(&mut file, &zeros[..part as usize])?;
+        left -= part;
+    }
+    file.sync_all()
 }
 
 fn text(path: &Path) -> String {

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 /// Returns the extension, installed as a user installs it.
-fn extension() -> &'static Path {
+pub fn extension() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sqlite");
