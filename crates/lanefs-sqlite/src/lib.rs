@@ -15,7 +15,7 @@
 //!
 //! A program in Rust that has a volume open lends it by [`register`].
 //!
-//! Declarations of SQLite's interface are this crate's own ([`api`]), since those of other crates
+//! Declarations of SQLite's interface are this crate's own (`api.rs`), since those of other crates
 //! either link an SQLite of their own, which an extension must not, or do not pass on the
 //! parameters of a database's name, which say where the volume is.
 
