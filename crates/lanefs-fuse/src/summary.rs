@@ -44,6 +44,8 @@ pub(crate) fn summary(config: &MountConfig, over_rings: bool, switch: Switch) ->
              next mount: echo Y > {SWITCH}"
         );
     }
+    debug_assert!(!line.contains('\n'), "it is one line");
+    debug_assert!(over_rings || line.starts_with("requests by"), "{line}");
     line
 }
 
