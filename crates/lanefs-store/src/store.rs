@@ -151,11 +151,13 @@ impl Store {
 
     /// Reserves space for a page where nothing is free, if so much was removed from blocks that
     /// others share.
+    #[cold]
     pub fn reserve_last_page(&self, lane: usize) -> bool {
         !self.engine.log.read_only && self.engine.log.space.reserve_taken_out(lane, 1)
     }
 
     /// Does the same for a block of the tree, with its copies.
+    #[cold]
     pub fn reserve_last_node(&self, lane: usize) -> bool {
         let blocks = self.engine.log.metadata_copies();
         !self.engine.log.read_only && self.engine.log.space.reserve_taken_out(lane, blocks)

@@ -178,6 +178,8 @@ impl Space {
 
     /// Promises a block, or so many of them for the copies of one, where nothing is free: see the
     /// head of this file.
+    #[cold]
+    #[inline(never)]
     pub fn reserve_taken_out(&self, lane: usize, blocks: u64) -> bool {
         let each = 2 * lanefs_format::BLOCK_SIZE as i64;
         if self.taken_out.load(Relaxed) < each || self.free.exact() <= -self.beyond.load(Relaxed) / 2 {

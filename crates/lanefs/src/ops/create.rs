@@ -110,7 +110,8 @@ pub(crate) fn make<'g>(
     loop {
         // Step 0: everything that can fail or wait, without a lock.
         let (pinode, pdir) = resolve::find_dir(core, parent, guard)?;
-        match pdir.lookup(hash, name, guard) {
+        let found = if pdir.lacks(hash, guard) { Found::Absent } else { pdir.lookup(hash, name, guard) };
+        match found {
             Found::Name(ino, kind) => return Ok(Made::Exists(ino, kind)),
             Found::NotLoaded => {
                 resolve::load_bucket(core, pinode, pdir, hash, guard)?;

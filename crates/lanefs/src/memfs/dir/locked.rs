@@ -118,9 +118,6 @@ impl<'g> LockedLeaf<'g> {
     /// Returns the entry of `name`, tombstones included.
     pub fn find(&self, hash: u64, name: &[u8]) -> Option<&'g Entry> {
         let Head::Chain(mut p) = self.leaf.head() else { return None };
-        if !self.leaf.may_hold(self.level, hash) {
-            return None;
-        }
         // SAFETY: the leaf is locked and the guard pinned.
         while let Some(e) = unsafe { p.as_ref() } {
             if e.cookie >> 3 == hash >> 3 && e.name.as_slice() == name {

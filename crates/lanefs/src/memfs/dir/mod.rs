@@ -187,15 +187,12 @@ impl Dir {
         };
         let mut turn = 0;
         loop {
-            let (leaf, level) = Dir::leaf_below(root, hash);
+            let (leaf, _) = Dir::leaf_below(root, hash);
             let Some(look) = leaf.look() else {
                 relax(&mut turn);
                 continue;
             };
             let Head::Chain(mut p) = leaf.head() else { continue };
-            if !leaf.may_hold(level, hash) {
-                p = std::ptr::null_mut();
-            }
             let mut found = None;
             // SAFETY: entries reachable from a chain are freed through the epoch collector only;
             // `_guard` is pinned (invariant 6).
@@ -217,6 +214,25 @@ impl Dir {
             }
             return if tombstone || look.is_complete() { Found::Absent } else { Found::NotLoaded };
         }
+    }
+
+    /// Returns whether it is known without a walk over a chain that there is no name of this hash,
+    /// for who is about to make one. False says nothing.
+    #[inline(never)]
+    pub fn lacks(&self, hash: u64, _guard: &Guard) -> bool {
+        debug_assert_eq!(hash & ((1 << entry::DISC_BITS) - 1), 0, "a hash, not a cookie");
+        if self.root().is_none() {
+            return false;
+        }
+        let (leaf, level) = self.leaf(hash);
+        // As in `lookup`, but for the chain.
+        leaf.look().is_some_and(|look| {
+            matches!(leaf.head(), Head::Chain(_))
+                && !leaf.may_hold(level, hash)
+                && look.holds(&leaf.split_seq)
+                && matches!(leaf.head(), Head::Chain(_))
+                && look.is_complete()
+        })
     }
 
     /// Calls `f` with every leaf, in cookie order, until it returns false. Of a table that is taken
