@@ -138,8 +138,9 @@ impl Store {
         self.engine.log.space.unreserve(lane, blocks);
     }
 
-    /// Returns the parts of a block that a new inode is to be promised, of [`PARTS_OF_BLOCK`]:
-    /// small inodes share blocks. `bytes` are those of its target and its first attributes.
+    /// Returns the parts of a block that a new inode is to be promised, of
+    /// [`crate::PARTS_OF_BLOCK`]: small inodes share blocks. `bytes` are those of its target and
+    /// its first attributes.
     pub fn parts_of_inode(&self, is_dir: bool, bytes: usize) -> u64 {
         parts_of_inode(self.engine.inodes.packed, is_dir, bytes)
     }
