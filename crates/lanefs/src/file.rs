@@ -367,7 +367,10 @@ impl File {
         let from = self.position();
         let at = (self.flags & libc::O_APPEND == 0).then_some(from);
         let (at, n) = self.write_where(at, buf)?;
-        self.move_to(from, at + n as u64);
+        // A write of nothing moves nothing, also with O_APPEND.
+        if n > 0 {
+            self.move_to(from, at + n as u64);
+        }
         Ok(n)
     }
 

@@ -93,6 +93,8 @@ fn appends_and_the_cursor() {
     assert_eq!(&b[..11], b"onetwothree");
     assert_eq!(f.read(&mut b).unwrap(), 0);
     assert_eq!(f.lseek(-5, libc::SEEK_END).unwrap(), 6);
+    assert_eq!(f.write(b"").unwrap(), 0);
+    assert_eq!(f.lseek(0, libc::SEEK_CUR).unwrap(), 6, "a write of nothing moved the cursor");
     let g = fs.create("/copy").unwrap();
     assert_eq!(f.copy_range_to(3, &g, 100, 1000).unwrap(), 8);
     assert_eq!(fs.read("/copy").unwrap()[100..], *b"twothree");
