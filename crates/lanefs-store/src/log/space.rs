@@ -172,8 +172,7 @@ impl Space {
 
     /// Takes note that a fold took so many bytes more of names out of buckets than it put in.
     pub fn note_taken_out(&self, bytes: i64) {
-        let now = self.taken_out.load(Relaxed);
-        self.taken_out.store((now + bytes).max(0), Relaxed);
+        self.taken_out.update(Relaxed, Relaxed, |now| (now + bytes).max(0));
     }
 
     /// Promises a block, or so many of them for the copies of one, where nothing is free: see the

@@ -31,6 +31,7 @@ use crate::tree::inode_state::padded;
 use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::xattrs;
 use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -92,19 +93,18 @@ impl Fold<'_> {
                 m.changed.push(inode);
             }
         }
-        let left = |n: usize| (n..plan.dead.len()).filter(|n| !ended[*n]);
-        for (n, &(ino, generation)) in plan.dead.iter().enumerate() {
+        if let Some((ino, _)) = plan.dead.last() {
             // Relaxed: a floor for the next mount.
             self.totals.next_chunk.fetch_max(ino.chunk() + 1, Ordering::Relaxed);
-            if ended[n] {
-                continue;
+        }
+        let mut left = plan.dead.iter().zip(&ended).filter(|d| !d.1).map(|d| *d.0).peekable();
+        while left.peek().is_some() {
+            let together: SmallVec<[(Ino, u32); TOGETHER]> = left.by_ref().take(TOGETHER).collect();
+            self.inodes.expect(together.iter().map(|d| d.0), &self.log.io)?;
+            for (n, (ino, generation)) in together.into_iter().enumerate() {
+                self.fold_death(m, ino, generation, sink)?;
+                self.inodes.evict_or_flush(n, sink)?;
             }
-            if n % TOGETHER == 0 {
-                let together = left(n).take(TOGETHER).map(|n| plan.dead[n].0);
-                self.inodes.expect(together, &self.log.io)?;
-            }
-            self.fold_death(m, ino, generation, sink)?;
-            self.inodes.evict_or_flush(n, sink)?;
         }
         Ok(())
     }
