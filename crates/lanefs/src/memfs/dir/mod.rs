@@ -35,6 +35,12 @@
 //!    its range, and each of the sixteen is marked as gone, which whoever finds or locks it later
 //!    sees, and walks down again.
 //!
+//! 7. Below the root, a leaf's filter has the bit of every entry of its chain, and a table's leaves
+//!    have theirs before it is published. A bit is set, with Release, before its entry is: who
+//!    finds none found no entry at that instant, and the answer is as good as a walk that finds
+//!    nothing (invariant 2). Bits of names that are gone stay until the filter is made anew, under
+//!    the lock. Only who is about to make a name asks it.
+//!
 //! Locks are taken in the order (directory inode, leaf address). Who holds a leaf performs no I/O.
 
 mod entry;

@@ -544,3 +544,25 @@ fn no_name_is_missed_while_its_bucket_comes_into_memory() {
     });
     assert_eq!(missed, [0, 0], "lookups and listings that missed a name");
 }
+
+/// A filter that never says no would be slow, and one that says no of a name that is there would
+/// have the name made twice.
+#[test]
+fn a_filter_never_lacks_a_name_that_is_there_and_mostly_one_that_is_not() {
+    let d = Dir::new(true);
+    let g = &crossbeam_epoch::pin();
+    let name = |n: u64| format!("name{n}").into_bytes();
+    let lacks = |n: u64| d.lacks(hash_name(KEY, &name(n)), g);
+    // Names come and go, so that filters are made anew, and leaves split meanwhile.
+    for n in 0..20_000 {
+        assert!(add_in(&d, &name(n), n + 1, || 1, g));
+        if n % 4 != 0 && n > 100 {
+            assert!(del(&d, &name(n - 100), 1, g) || (n - 100) % 4 == 0);
+        }
+    }
+    let there: Vec<bool> = (0..20_000).map(|n| get(&d, &name(n), g).is_some()).collect();
+    assert!((4_000..12_000).contains(&there.iter().filter(|t| **t).count()));
+    assert!((0..20_000).all(|n| !(there[n as usize] && lacks(n))), "a name that is there");
+    let said = (20_000..40_000).filter(|n| lacks(*n)).count();
+    assert!(said > 10_000, "of 20,000 names that are not there {said} were known to be missing");
+}
