@@ -182,10 +182,12 @@ pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>])
 }
 
 /// Voids the group at byte `at` of a buffer in memory: it has no effects any more, and
-/// [`without_void`] leaves it out. On disk there is no such group.
-pub fn void_group(buf: &mut [u8], at: usize) {
-    debug_assert!(group_at(buf, at).is_ok_and(|g| g.count > 0), "no group begins at byte {at}");
+/// [`without_void`] leaves it out. On disk there is no such group. Returns its bytes.
+pub fn void_group(buf: &mut [u8], at: usize) -> usize {
+    let bytes = group_at(buf, at).map_or(0, |g| g.bytes.len());
+    debug_assert!(bytes > 0 && group_at(buf, at).is_ok_and(|g| g.count > 0), "no group begins at byte {at}");
     buf[at + 4..at + 6].fill(0);
+    bytes
 }
 
 /// Returns the groups of a buffer of which none is malformed, but for those that were voided.

@@ -51,6 +51,9 @@ pub struct MountOptions {
     /// Bytes of an epoch's groups that one mlog takes before the next one's turn; 0 for the default
     /// (1 MiB). Small ones spread an epoch that holds little over all mlogs, as checkers want it.
     pub commit_part: usize,
+    /// Files made and removed in one epoch that a lane ends together; 0 for the default (128). Few
+    /// of them reach more of what may go wrong, as checkers want it.
+    pub end_together: usize,
     /// The source of timestamps; `None` for the best clock of this machine. Correctness does not
     /// depend on it.
     pub clock: Option<Arc<Clock>>,
@@ -74,6 +77,7 @@ impl Default for MountOptions {
             lanes: 0,
             mlogs: 0,
             commit_part: 0,
+            end_together: 0,
             clock: None,
             at_rest: None,
         }

@@ -6,7 +6,7 @@ use crate::memfs::MemFs;
 use crate::opened::{Anchor, Opened};
 use crate::persist::{Persist, background, checkpoint, free, service, writeback};
 use crate::stat::StatFs;
-use crate::{CreateOptions, Cred, Fs, MountOptions, Order};
+use crate::{CreateOptions, Cred, Fs, MountOptions};
 use crossbeam_utils::CachePadded;
 use lanefs_format::Ino;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
@@ -85,7 +85,7 @@ impl Volume {
         )?;
         let info = store.info();
         let memfs = MemFs::new(cache / 2, info.hash_key)?;
-        let journal = Journal::new(LaneIds::new(lanes), &info, options.order == Order::Ordered);
+        let journal = Journal::new(LaneIds::new(lanes), &info, &options);
         let budget = Budget::new(store.space().total, cache / 16 * 5);
         let core = Core::new(store, options, memfs, journal, budget);
         let persist = Arc::new(Persist::new(core, report, info.segment_blocks));
@@ -286,7 +286,10 @@ impl Volume {
     /// never while a caller waits; `None` keeps nothing. After a crash nobody knows such inodes any
     /// more, and recovery frees them.
     pub fn keep_unnamed(&self, keeps: Option<Box<dyn Fn(Ino) -> bool + Send + Sync>>) {
-        *self.0.persist.keeper.lock() = keeps;
+        let persist = &self.0.persist;
+        let mut keeper = persist.keeper.lock();
+        persist.set_known_outside(keeps.is_some());
+        *keeper = keeps;
     }
 
     /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls

@@ -86,6 +86,8 @@ pub enum Fault {
     SpaceWithoutEnd,
     /// A file's making is voided with the removal of its last name, although other groups name it.
     VoidedAmongOthers,
+    /// A lane voids groups that an fsync may have written.
+    WrittenVoided,
     /// An error of a flush is not passed on.
     FlushErrorHidden,
     /// An error of a write is not passed on.
@@ -109,7 +111,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 39] = [
+    pub const ALL: [Fault; 40] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -140,6 +142,7 @@ impl Fault {
         Fault::NumberReused,
         Fault::SpaceWithoutEnd,
         Fault::VoidedAmongOthers,
+        Fault::WrittenVoided,
         Fault::FlushErrorHidden,
         Fault::WriteErrorHidden,
         Fault::PendingUnseen,

@@ -72,6 +72,24 @@ pub(crate) struct LanePromise {
 }
 
 impl LanePromise {
+    /// Gives back bytes that were promised in the epoch that runs. The caller holds the lane's
+    /// lock.
+    pub fn give_back(&self, bytes: u64) {
+        // Relaxed: as all of it.
+        self.left.fetch_add(bytes as i64, Ordering::Relaxed);
+        self.check_invariants();
+    }
+
+    /// Forgets, at the end of an epoch, all but a block of what is left: what came back of it was
+    /// promised in that epoch, and is given back with it.
+    pub fn end_epoch(&self) {
+        const MOST: i64 = lanefs_format::BLOCK_SIZE as i64;
+        let more = |left: i64| (left > MOST).then_some(MOST);
+        // Relaxed: as all of it.
+        let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        self.check_invariants();
+    }
+
     /// Checks that what is left was promised: never is more taken than a few calls at a time may
     /// take, nor more left than blocks can be.
     pub(super) fn check_invariants(&self) {

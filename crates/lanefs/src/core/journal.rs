@@ -9,10 +9,12 @@ use crate::memfs::stamps::Noted;
 use crate::oplog::LaneLog;
 use crate::oplog::inode_numbers::Numbers;
 use crate::oplog::slots::OpenSlots;
+use crate::{MountOptions, Order};
 use crossbeam_utils::CachePadded;
 use lanefs_store::VolumeInfo;
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::epoch::Epochs;
+use lanefs_sync::hash::WordSet;
 use lanefs_sync::lane_ids::LaneIds;
 use lanefs_sync::lanes::Lanes;
 use lanefs_sync::lock::{Condvar, Mutex};
@@ -53,6 +55,15 @@ impl LaneShared {
     }
 }
 
+/// What is logged and not sealed.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct OpenLog {
+    /// Bytes of groups.
+    pub bytes: usize,
+    /// Bytes, about, of those that the lanes have voided, or are about to.
+    pub void: usize,
+}
+
 /// The lanes and their epochs.
 pub(crate) struct Journal {
     pub lanes: Lanes<LaneLog, LaneShared>,
@@ -79,12 +90,14 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Makes the journal of a volume that was opened just now. `ordered`: names become durable in
-    /// the order of the calls, and epochs count what is pending.
-    pub fn new(ids: Arc<LaneIds>, info: &VolumeInfo, ordered: bool) -> Journal {
+    /// Makes the journal of a volume that was opened just now. Where names become durable in the
+    /// order of the calls, epochs count what is pending.
+    pub fn new(ids: Arc<LaneIds>, info: &VolumeInfo, options: &MountOptions) -> Journal {
         let next = info.last_epoch + 1;
+        let ordered = options.order == Order::Ordered;
+        let log = || LaneLog::new(info.last_ts, options.end_together);
         let journal = Journal {
-            lanes: Lanes::with_shared(ids, |_| (LaneLog::new(info.last_ts), LaneShared::new())),
+            lanes: Lanes::with_shared(ids, |_| (log(), LaneShared::new())),
             one_list: Switch::of(Technique::LaneLogs),
             epochs: if ordered { Epochs::with_pending(next) } else { Epochs::new(next) },
             numbers: Numbers::new(info.next_chunk),
@@ -251,6 +264,13 @@ impl Journal {
         self.dirty_inode(inode, flags);
     }
 
+    /// Returns every inode that some handle holds open.
+    pub fn open_inodes(&self) -> WordSet {
+        let mut open = WordSet::default();
+        (0..self.lanes.len()).for_each(|l| self.lanes.shared(l).slots.collect(&mut open));
+        open
+    }
+
     /// Has the lanes let go of what is committed: else those of threads that rest would keep it
     /// until the next seal.
     pub fn let_go_of_committed(&self) {
@@ -261,7 +281,18 @@ impl Journal {
 
     /// Returns the bytes of groups logged and not sealed.
     pub fn open_log_bytes(&self) -> usize {
-        (0..self.lanes_in_use()).map(|l| self.lanes.lock(l).open_bytes()).sum()
+        self.open_log().bytes
+    }
+
+    /// Returns what is logged and not sealed.
+    pub fn open_log(&self) -> OpenLog {
+        let mut all = OpenLog::default();
+        for lane in 0..self.lanes_in_use() {
+            let log = self.lanes.lock(lane);
+            all.bytes += log.open_bytes();
+            all.void += log.void_bytes();
+        }
+        all
     }
 
     /// Returns the bytes of groups logged and not folded, which the oplog and the backlog hold in

@@ -34,11 +34,14 @@ pub(crate) fn meta_is_over(core: &Core) -> bool {
     meta_bytes(core) > core.budget.meta_limit
 }
 
-/// Returns the bytes logged after which a commit is due.
-pub(crate) fn commit_bytes(core: &Core) -> usize {
-    let bytes = COMMIT_BYTES.min((core.budget.meta_limit / 8) as usize);
-    debug_assert!(bytes > 0, "each group would be a commit");
-    bytes
+/// Returns whether so much is logged that a commit is due. What the lanes void, or are
+/// about to, counts only where it is much more: a commit would write what no crash has to bring
+/// back.
+pub(crate) fn is_commit_due(core: &Core) -> bool {
+    let most = COMMIT_BYTES.min((core.budget.meta_limit / 8) as usize);
+    debug_assert!(most > 0, "each group would be a commit");
+    let log = core.journal.open_log();
+    log.bytes > most && (log.bytes - log.void.min(log.bytes) > most || log.bytes > 4 * most)
 }
 
 /// Notes whether creators have to wait. Called by the background before and after the work that
@@ -80,7 +83,7 @@ pub(crate) fn slow_down_meta(core: &Core) {
         // A fast one would outrun the background, which looks a few times a second and whose
         // checkpoints take a while.
         lane.look.store(false, Ordering::Relaxed);
-        if meta_is_over(core) || core.journal.open_log_bytes() > commit_bytes(core) {
+        if meta_is_over(core) || is_commit_due(core) {
             update_throttle(core);
             core.wake_persistence();
         }

@@ -25,7 +25,7 @@ use crate::{MountOptions, Order};
 use crossbeam_utils::CachePadded;
 use lanefs_store::Store;
 use lanefs_sync::clock::Clock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The volume takes calls.
@@ -45,6 +45,10 @@ pub(crate) struct Core {
     /// RUNNING or STOPPED. Written twice in a volume's life. SeqCst in `stop` and `is_stopped`: of
     /// two closes one finds the volume stopped. Relaxed in `check_alive`: see there.
     state: CachePadded<AtomicU8>,
+    /// A front end knows inodes by their numbers: see `Volume::keep_unnamed`. Written when one
+    /// comes or goes, read with the ends of files. SeqCst: before the front end finds its first
+    /// inode.
+    known_outside: CachePadded<AtomicBool>,
     /// Written once, when the volume is opened.
     persistence: OnceLock<Weak<dyn Persistence>>,
 }
@@ -68,6 +72,7 @@ impl Core {
             budget,
             locks: Default::default(),
             state: CachePadded::new(AtomicU8::new(RUNNING)),
+            known_outside: Default::default(),
             persistence: OnceLock::new(),
         }
     }
@@ -85,6 +90,16 @@ impl Core {
     #[cold]
     pub fn persistence(&self) -> Option<Arc<dyn Persistence>> {
         self.persistence.get()?.upgrade()
+    }
+
+    /// Notes whether a front end knows inodes by their numbers.
+    pub fn set_known_outside(&self, known: bool) {
+        self.known_outside.store(known, Ordering::SeqCst);
+    }
+
+    /// Returns whether a front end may know an inode that has no name and that nobody has open.
+    pub fn is_known_outside(&self) -> bool {
+        self.known_outside.load(Ordering::SeqCst)
     }
 
     /// Wakes the thread that frees memory.

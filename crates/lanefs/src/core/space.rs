@@ -80,6 +80,12 @@ impl NewInode {
     }
 }
 
+/// Returns the bytes promised for a new file without attributes, and its name.
+#[inline]
+pub(crate) fn bytes_of_file(core: &Core, name: &[u8]) -> u64 {
+    bytes_of(name) + NewInode { is_dir: false, bytes: 0, blocks: 0 }.promise(core)
+}
+
 /// Reserves space for a new inode and its name, which is empty if it has none; returns the bytes to
 /// give back if nothing comes of it. ENOSPC; the caller of the operation tries again when something
 /// was freed (`with_space`).

@@ -91,18 +91,33 @@ impl std::ops::AddAssign for Undone {
 pub(crate) struct EpochBuf {
     /// The epoch all groups here belong to.
     pub epoch: u64,
-    /// Chunks that take no more groups; shared with the commit once sealed.
+    /// Chunks that take no more groups; shared with the commit once sealed. Where all groups were
+    /// voided the chunk is empty, and keeps its number.
     full: Vec<Arc<Vec<u8>>>,
     /// The chunk in use.
     open: Vec<u8>,
+    /// The groups of each chunk that were not voided, and of all: first those of the full ones.
+    counts: Vec<Count>,
+    /// A chunk to go on with.
+    spare: Vec<u8>,
     groups: usize,
     /// Blocks that were reserved for what is logged: those of new inodes and of names.
     pub promised: u64,
     /// What of it can be absorbed.
     pub undone: Undone,
-    /// Groups that were voided.
+    /// Groups in memory that were voided, and their bytes.
     voided: usize,
+    void_bytes: usize,
     index: Index,
+}
+
+/// The groups of a chunk.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Count {
+    live: u32,
+    all: u32,
+    /// Bytes of those that were voided.
+    void_bytes: u32,
 }
 
 #[derive(Default)]
@@ -128,10 +143,14 @@ impl EpochBuf {
         if self.open.capacity() - self.open.len() < record::GROUP_MAX {
             // The first chunk of a quiet lane is small; a busy lane soon gets whole ones.
             let size = if self.open.capacity() == 0 { CHUNK / 8 } else { CHUNK };
-            let full = std::mem::replace(&mut self.open, Vec::with_capacity(size));
+            let next = Some(std::mem::take(&mut self.spare)).filter(|s| s.capacity() >= size);
+            let full = std::mem::replace(&mut self.open, next.unwrap_or_else(|| Vec::with_capacity(size)));
             if !full.is_empty() {
                 self.full.push(Arc::new(full));
+                self.drop_if_void(self.full.len() - 1);
             }
+            // For the one that begins.
+            self.counts.reserve(1);
             debug_assert!(self.open.capacity() >= record::GROUP_MAX && self.open.is_empty());
             return true;
         }
@@ -148,6 +167,12 @@ impl EpochBuf {
         debug_assert!(self.open.len() > start, "a group has a header");
         debug_assert_eq!(self.open.capacity(), capacity, "the append allocated, with keys locked");
         self.groups += 1;
+        if self.counts.len() == self.full.len() {
+            self.counts.push(Count::default());
+        }
+        if let Some(count) = self.counts.last_mut() {
+            (count.live, count.all) = (count.live + 1, count.all + 1);
+        }
         self.check_invariants();
         (self.full.len() as u64) << 32 | start as u64
     }
@@ -171,18 +196,49 @@ impl EpochBuf {
         }
         for p in [made, removed] {
             let (chunk, at) = ((p >> 32) as usize, (p & 0xffff_ffff) as usize);
-            match self.full.get_mut(chunk) {
+            let bytes = match self.full.get_mut(chunk) {
                 Some(full) => record::void_group(Arc::<Vec<u8>>::make_mut(full), at),
                 None => record::void_group(&mut self.open, at),
-            }
+            };
             self.voided += 1;
+            let count = &mut self.counts[chunk];
+            (count.live, count.void_bytes) = (count.live - 1, count.void_bytes + bytes as u32);
+            self.void_bytes += bytes;
+            self.drop_if_void(chunk);
         }
         self.undone.changes = self.undone.changes.saturating_sub(1);
         self.check_invariants();
         true
     }
 
-    /// Returns the number of groups logged.
+    /// Empties a full chunk of which all groups were voided: what is undone at once takes no memory
+    /// until the epoch ends. None of them is indexed.
+    fn drop_if_void(&mut self, chunk: usize) {
+        let (Some(count), Some(full)) = (self.counts.get_mut(chunk), self.full.get_mut(chunk)) else {
+            return;
+        };
+        if count.live > 0 || count.all == 0 {
+            return;
+        }
+        debug_assert!(chunk >= self.index.chunk && (chunk > self.index.chunk || self.index.offset == 0));
+        self.void_bytes -= std::mem::take(&mut count.void_bytes) as usize;
+        let n = std::mem::take(&mut count.all) as usize;
+        (self.groups, self.voided) = (self.groups - n, self.voided - n);
+        self.spare = Arc::get_mut(full).map(std::mem::take).unwrap_or_default();
+        self.spare.clear();
+        self.check_invariants();
+    }
+
+    /// Forgets, at the end of an epoch of which all groups were voided, which chunks they lay in.
+    pub fn restart(&mut self) {
+        debug_assert_eq!(self.groups, 0, "groups would be lost");
+        self.full.clear();
+        self.counts.clear();
+        self.index = Index::default();
+        self.undone = Undone::default();
+    }
+
+    /// Returns the number of groups that are in memory, some of them void.
     pub fn groups(&self) -> usize {
         self.groups
     }
@@ -248,7 +304,9 @@ impl EpochBuf {
     /// fsync would make a new one each time.
     pub fn take(&mut self) -> EpochBuf {
         self.check_invariants();
+        let spare = std::mem::take(&mut self.spare);
         let taken = self.take_groups();
+        self.spare = spare;
         debug_assert!(self.is_empty() && self.index.indexed == 0, "something was left behind");
         debug_assert!(taken.open.is_empty(), "a closed buffer takes no group");
         taken.check_invariants();
@@ -270,10 +328,13 @@ impl EpochBuf {
             epoch: self.epoch,
             full: if groups.is_empty() { Vec::new() } else { vec![groups] },
             open: Vec::new(),
+            counts: self.counts.drain(..).collect(),
+            spare: Vec::new(),
             groups: std::mem::take(&mut self.groups),
             promised: std::mem::take(&mut self.promised),
             undone: std::mem::take(&mut self.undone),
             voided: std::mem::take(&mut self.voided),
+            void_bytes: std::mem::take(&mut self.void_bytes),
             index: std::mem::take(&mut self.index),
         }
     }
@@ -283,7 +344,7 @@ impl EpochBuf {
     pub fn take_part(&self, out: &mut Vec<Arc<Vec<u8>>>) -> usize {
         debug_assert!(self.open.is_empty(), "some groups are in no chunk yet");
         if self.voided == 0 {
-            out.extend_from_slice(&self.full);
+            out.extend(self.full.iter().filter(|c| !c.is_empty()).cloned());
             return self.groups;
         }
         for chunk in &self.full {
@@ -300,11 +361,20 @@ impl EpochBuf {
         self.full.iter().map(|c| c.len()).sum::<usize>() + self.open.len()
     }
 
+    /// Returns the bytes in memory of groups that were voided.
+    pub fn void_bytes(&self) -> usize {
+        self.void_bytes
+    }
+
     /// Checks what holds of the chunks and of the index between any two changes.
     pub fn check_invariants(&self) {
         let (ix, full) = (&self.index, self.full.len());
-        debug_assert!(self.full.last().is_none_or(|c| !c.is_empty()), "a chunk without a group");
-        debug_assert_eq!(self.groups == 0, full == 0 && self.open.is_empty(), "{} groups", self.groups);
+        debug_assert_eq!(self.groups == 0, self.bytes() == 0, "{} groups", self.groups);
+        debug_assert!(self.counts.len() <= full + 1, "counts of {} chunks", self.counts.len());
+        let (mut all, mut live) = (0, 0);
+        self.counts.iter().for_each(|c| (all, live) = (all + c.all as usize, live + c.live as usize));
+        debug_assert_eq!((all, all - live), (self.groups, self.voided), "the chunks' counts");
+        debug_assert!(self.void_bytes <= self.bytes(), "{} bytes are void", self.void_bytes);
         debug_assert!(self.voided <= self.groups, "{} of {} groups voided", self.voided, self.groups);
         debug_assert!(ix.indexed <= self.groups, "{} of {} groups indexed", ix.indexed, self.groups);
         debug_assert!(ix.chunk <= full, "the index is in chunk {}, and {full} are full", ix.chunk);

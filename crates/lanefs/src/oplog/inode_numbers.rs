@@ -68,12 +68,17 @@ const _: () = assert!(INOS_PER_CHUNK == u128::BITS as u64, "a bit for each numbe
 pub(crate) struct NumberCache {
     chunk: Option<Chunk>,
     cursor: u32,
+    /// Numbers of the lane's earlier chunks that came back.
+    spare: Vec<Chunk>,
 }
 
 impl NumberCache {
     /// Takes the next number; returns it with its generation, `None` when the lane is dry.
     pub fn take(&mut self) -> Option<(Ino, u32)> {
-        let taken = self.chunk.as_mut()?.take(self.cursor)?;
+        let taken = match self.chunk.as_mut().and_then(|c| c.take(self.cursor)) {
+            Some(taken) => taken,
+            None => self.take_spare()?,
+        };
         self.cursor = taken.0.slot() as u32;
         debug_assert!(self.chunk.as_ref().is_some_and(|c| c.free >> self.cursor & 1 == 0), "given out twice");
         Some(taken)
@@ -85,6 +90,29 @@ impl NumberCache {
             && ino.chunk() == c.base / INOS_PER_CHUNK
         {
             c.set_free(ino);
+        }
+    }
+
+    /// Goes on with a chunk of which numbers came back.
+    #[cold]
+    fn take_spare(&mut self) -> Option<(Ino, u32)> {
+        let c = self.spare.pop()?;
+        self.refill(c);
+        self.chunk.as_mut()?.take(0)
+    }
+
+    /// Puts back the number of an inode that was never logged, with its next generation.
+    pub fn put_back(&mut self, ino: Ino, generation: u32) {
+        debug_assert!(!ino.is_none());
+        let base = ino.chunk() * INOS_PER_CHUNK;
+        let own = self.chunk.iter_mut().chain(self.spare.iter_mut().rev()).find(|c| c.base == base);
+        match own {
+            Some(c) => c.put(ino, generation),
+            None => {
+                let mut c = Chunk { base, free: 0, generations: None };
+                c.put(ino, generation);
+                self.spare.push(c);
+            }
         }
     }
 
@@ -173,6 +201,13 @@ impl Numbers {
         self.one_bitmap.off() && self.bitmap_has_again(ino, None)
     }
 
+    /// Gives back, where lanes have no numbers of their own, the number of an inode that was never
+    /// logged, with its next generation; false if they have.
+    #[inline]
+    pub fn put_back_to_bitmap(&self, ino: Ino, generation: u32) -> bool {
+        self.one_bitmap.off() && self.bitmap_has_again(ino, Some(generation))
+    }
+
     fn bitmap_has_again(&self, ino: Ino, generation: Option<u32>) -> bool {
         let mut bitmap = self.bitmap.lock();
         let Some(c) = bitmap.iter_mut().find(|c| c.base / INOS_PER_CHUNK == ino.chunk()) else {
@@ -246,6 +281,28 @@ mod tests {
         let pool = numbers.pool.lock();
         assert_eq!((pool.ready.len(), pool.partial.len()), (3, 0));
         assert!(pool.ready.iter().all(|c| c.free == u128::MAX));
+    }
+
+    /// Else a lane that makes and removes files would take a new chunk for each 128 of them.
+    #[test]
+    fn a_lane_gives_out_again_what_came_back() {
+        let (numbers, mut lane) = (Numbers::new(1), NumberCache::default());
+        let take = |lane: &mut NumberCache| {
+            lane.take().unwrap_or_else(|| {
+                lane.refill(numbers.supply());
+                lane.take().unwrap()
+            })
+        };
+        let first: Vec<_> = (0..300).map(|_| take(&mut lane)).collect();
+        first[..200].iter().for_each(|(ino, generation)| lane.put_back(*ino, generation + 1));
+        // What is left of the chunk at hand first, then what came back, each number once.
+        let again: Vec<_> = (0..84 + 200).map(|_| take(&mut lane)).collect();
+        assert!(again[..84].iter().all(|n| n.1 == 1 && n.0.chunk() == 3), "{again:?}");
+        let mut back = again[84..].to_vec();
+        back.sort_unstable();
+        let expected: Vec<_> = first[..200].iter().map(|n| (n.0, 2)).collect();
+        assert_eq!(back, expected);
+        assert_eq!(take(&mut lane).0.chunk(), 4);
     }
 
     /// F2FS asks for free numbers under a mutex: who scans for them, or frees, stalls whoever makes

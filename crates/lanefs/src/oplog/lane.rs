@@ -2,6 +2,7 @@
 
 use super::buffer::{EpochBuf, Place, Sealed, SoleGroup, Undone};
 use super::inode_numbers::NumberCache;
+use super::short_lived::ShortLived;
 use lanefs_format::{Ino, Version, record::Effect};
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub(crate) struct LaneLog {
     pub dirty: Vec<Ino>,
     /// Inodes that lost their last name here.
     pub orphans: Vec<Orphan>,
+    /// Files that were made and removed here, and that the lane ends itself.
+    pub short_lived: ShortLived,
     /// Directories that lost names here since the last seal, and how many; some more than once.
     pub thinned: Vec<(Ino, u64)>,
     /// Files that were renamed over another here: their content goes before the commit
@@ -46,7 +49,7 @@ pub(crate) struct LaneLog {
 }
 
 impl LaneLog {
-    pub fn new(last_ts: u64) -> LaneLog {
+    pub fn new(last_ts: u64, end_together: usize) -> LaneLog {
         LaneLog {
             last_ts,
             open: Default::default(),
@@ -54,6 +57,7 @@ impl LaneLog {
             numbers: NumberCache::default(),
             dirty: Vec::new(),
             orphans: Vec::new(),
+            short_lived: ShortLived::new(end_together),
             thinned: Vec::new(),
             replaced: Vec::new(),
             in_hand: Vec::new(),
@@ -109,7 +113,11 @@ impl LaneLog {
     /// if anything was logged.
     pub fn take(&mut self, epoch: u64) -> Option<Sealed> {
         let b = &mut self.open[(epoch & 1) as usize];
-        if b.epoch != epoch || b.is_empty() {
+        if b.epoch != epoch {
+            return None;
+        }
+        if b.is_empty() {
+            b.restart();
             return None;
         }
         let taken = Arc::new(lanefs_sync::lock::Mutex::new(b.take()));
@@ -170,6 +178,11 @@ impl LaneLog {
     /// Returns the number of bytes in the open buffers.
     pub fn open_bytes(&self) -> usize {
         self.open.iter().map(EpochBuf::bytes).sum()
+    }
+
+    /// Returns how many of them are of groups that are void, or are about to be.
+    pub fn void_bytes(&self) -> usize {
+        self.open.iter().map(EpochBuf::void_bytes).sum::<usize>() + self.short_lived.bytes()
     }
 }
 

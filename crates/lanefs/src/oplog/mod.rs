@@ -9,6 +9,7 @@
 pub(crate) mod buffer;
 pub(crate) mod inode_numbers;
 pub(crate) mod lane;
+pub(crate) mod short_lived;
 pub(crate) mod slots;
 
 pub(crate) use lane::LaneLog;

@@ -14,6 +14,7 @@ pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod resolve;
 pub(crate) mod rights;
+mod short_lived;
 pub(crate) mod xattr;
 
 pub(crate) use crate::error::posix;

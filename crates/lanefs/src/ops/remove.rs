@@ -1,12 +1,13 @@
 //! Removing names: unlink and rmdir.
 
-use super::{Op, perm, posix};
-use crate::core::Core;
+use super::{Op, perm, posix, short_lived};
+use crate::core::{Core, space};
 use crate::error::{Error, Result};
 use crate::memfs::Inode;
 use crate::memfs::dir::{ALIVE, DEAD, DYING, Dir, Found, NotEmpty, hash_name, relax};
 use crate::oplog::buffer::SoleGroup;
 use crate::oplog::lane::Orphan;
+use crate::oplog::short_lived::ShortLife;
 use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
@@ -117,38 +118,58 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
         op.note_removed(removed);
         let group = op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
         drop(leaf);
-        lose_link_by(&mut op, victim, v.epoch, group, now);
+        let orphan = lose_link_by(&mut op, victim, v.epoch, group, now);
+        let is_due = orphan.is_some_and(|o| leave(&mut op, victim, o, name));
         s.pinode.note_change(s.pdir, cookie, now, 0);
         op.dirty_dir(s.pinode, s.pdir, s.hash);
+        drop(op);
+        if is_due {
+            short_lived::end_some(core, guard);
+        }
         return Ok(());
     }
+}
+
+/// Leaves a file to whoever ends it: the lane itself, if it made the file in this epoch, or the
+/// reaper. Returns whether it is time to end some.
+#[inline]
+fn leave(op: &mut Op<'_>, victim: &Inode, orphan: Orphan, name: &[u8]) -> bool {
+    if orphan.removal != SoleGroup::NONE && short_lived::is_as_made(victim) {
+        let promised = space::bytes_of_file(op.core, name) as u32;
+        return op.log.short_lived.add(ShortLife { ino: orphan.ino, removal: orphan.removal, promised });
+    }
+    op.log.orphans.push(orphan);
+    false
 }
 
 /// Takes a link from a file; without any left it is an orphan. More than the group of an unlink(2)
 /// names the file.
 pub(crate) fn lose_link(op: &mut Op<'_>, victim: &Inode, epoch: u64, now: i64) {
-    lose_link_by(op, victim, epoch, SoleGroup::NONE, now);
+    let orphan = lose_link_by(op, victim, epoch, SoleGroup::NONE, now);
+    op.log.orphans.extend(orphan);
 }
 
-/// Takes a link from a file; without any left it is an orphan. `removal`: the group that says so,
-/// if it says nothing else.
-fn lose_link_by(op: &mut Op<'_>, victim: &Inode, epoch: u64, removal: SoleGroup, now: i64) {
+/// Takes a link from a file; without any left it is an orphan, which is returned. `removal`: the
+/// group that says so, if it says nothing else.
+#[inline]
+fn lose_link_by(op: &mut Op<'_>, victim: &Inode, epoch: u64, removal: SoleGroup, now: i64) -> Option<Orphan> {
     debug_assert!(epoch > op.core.journal.folded(), "the loss of epoch {epoch} is logged just now");
     let made = victim.sole_group().place();
     let both_here = victim.born == epoch && made.is_some_and(|made| made.0 == op.lane);
     // SeqCst: pairs with the compare-exchange of link(2), which refuses an inode without names, and
     // with the reaper's look.
     let was_last = victim.nlink.fetch_sub(1, SeqCst) == 1;
-    if !was_last || !both_here || removal == SoleGroup::NONE {
+    let removal = if was_last && both_here { removal } else { SoleGroup::NONE };
+    if removal == SoleGroup::NONE {
         victim.named_by(op.lane, epoch);
     }
-    if was_last {
-        // Who holds it open sees the time; nothing of it is written any more.
-        victim.set_times(None, None, Some(now));
-        op.log.orphans.push(Orphan { ino: victim.ino, removal });
-    } else {
+    if !was_last {
         op.changed(victim, now);
+        return None;
     }
+    // Who holds it open sees the time; nothing of it is written any more.
+    victim.set_times(None, None, Some(now));
+    Some(Orphan { ino: victim.ino, removal })
 }
 
 /// Does what rmdir(2) does.

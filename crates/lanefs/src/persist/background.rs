@@ -205,12 +205,12 @@ fn is_quiet(persist: &Persist) -> bool {
 /// Commits the running epoch if much is logged or the `last` commit is long ago. `all`: in any
 /// case.
 fn commit_if_due(persist: &Persist, last: Instant, all: bool) -> Result<()> {
-    let logged = persist.journal.open_log_bytes();
-    let busy = logged > memory::commit_bytes(persist);
+    let busy = memory::is_commit_due(persist);
     persist.background.busy.store(busy, Ordering::Relaxed);
     let due = all || busy || last.elapsed() >= persist.options.commit_interval;
     if due {
-        persist.background.changes.fetch_add(u64::from(logged > 0), Ordering::Relaxed);
+        let is_logged = persist.journal.open_log_bytes() > 0;
+        persist.background.changes.fetch_add(u64::from(is_logged), Ordering::Relaxed);
         commit::seal_and_commit(persist)?;
         reaper::release_cancelled(persist);
         persist.journal.let_go_of_committed();

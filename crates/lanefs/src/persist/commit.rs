@@ -221,7 +221,8 @@ pub(super) fn begin_commit<'v>(
 fn seal(persist: &Persist, backlog: &mut Backlog, replaced: &ReplacedFlushed<'_>) -> Result<u64> {
     debug_assert!(!replaced.is_sealed(), "the announcement was for another seal");
     let mut taken: Vec<Sealed> = Vec::new();
-    let epoch = persist.journal.epochs.seal(&persist.journal.lanes, replaced.lanes, |_, log, e| {
+    let epoch = persist.journal.epochs.seal(&persist.journal.lanes, replaced.lanes, |lane, log, e| {
+        persist.journal.lanes.shared(lane).promise.end_epoch();
         log.committed(persist.journal.committed());
         debug_assert!(log.seals_ahead > 0, "the seal was not announced");
         log.seals_ahead -= 1;

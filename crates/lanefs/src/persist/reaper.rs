@@ -16,7 +16,9 @@
 //!    pending group names them then. The number answers ESTALE (`MemFs::dead`) until it is folded,
 //!    and only then it can be given out again.
 //!    If an inode was made and lost its only name in one lane and in the epoch that still runs,
-//!    both groups are voided before: the log has nothing else of it then.
+//!    both groups are voided before: the log has nothing else of it then. (An empty file of that
+//!    kind the lane ends itself, `ops::short_lived`; what a lane leaves of these for a round, or
+//!    cannot end so, is taken here.)
 //! 5. An inode that was made and ended since the last fold is never written: when its DEAD is
 //!    committed, every fold to come meets both groups. What was promised at its making goes back
 //!    then, not at the checkpoint: files that live for a moment would fill a small volume with
@@ -33,7 +35,6 @@ use crate::persist::Persist;
 use lanefs_format::Ino;
 use lanefs_format::record::Effect;
 use lanefs_store::PARTS_OF_BLOCK;
-use lanefs_sync::hash::WordSet;
 use lanefs_sync::lock::MutexGuard;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -169,7 +170,10 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
         let mut list: Vec<Orphan> = open.map(|ino| Orphan { ino, removal: SoleGroup::NONE }).collect();
         let open_only = list.len();
         for lane in 0..persist.journal.lanes.len() {
-            list.append(&mut persist.journal.lanes.lock(lane).orphans);
+            let mut log = persist.journal.lanes.lock(lane);
+            let left = log.short_lived.give_up(patience == 0);
+            list.extend(left.into_iter().map(|f| Orphan { ino: f.ino, removal: f.removal }));
+            list.append(&mut log.orphans);
         }
         if list.is_empty() {
             return Ok(reaped);
@@ -245,15 +249,6 @@ fn give_back_of(persist: &Persist, r: &mut Reaper) -> u64 {
     back
 }
 
-/// Returns every inode that some handle holds open.
-fn open_inodes(persist: &Persist) -> WordSet {
-    let mut open = WordSet::default();
-    for lane in 0..persist.journal.lanes.len() {
-        persist.journal.lanes.shared(lane).slots.collect(&mut open);
-    }
-    open
-}
-
 /// Ends those inodes of a list that nobody knows any more; returns how many. The others go on with
 /// those that are open.
 fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usize> {
@@ -261,7 +256,7 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usi
     let guard = crossbeam_epoch::pin();
     let keeper = persist.keeper.lock();
     let kept = |ino: Ino| keeper.as_ref().is_some_and(|keeps| keeps(ino));
-    let open = open_inodes(persist);
+    let open = persist.journal.open_inodes();
     let mut doomed: Vec<Orphan> = Vec::with_capacity(list.len());
     for o in list {
         let ino = o.ino;
@@ -277,7 +272,7 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usi
             doomed.push(o);
         }
     }
-    let open = if doomed.is_empty() { open } else { open_inodes(persist) };
+    let open = if doomed.is_empty() { open } else { persist.journal.open_inodes() };
     let mut n = 0;
     let mut is_full = false;
     for (turn, some) in doomed.chunks(TOGETHER).enumerate() {

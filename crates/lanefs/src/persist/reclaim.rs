@@ -15,7 +15,6 @@ use crate::memfs::inode::{DIRTY, ENDED, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED
 use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::{Ino, ROOT_INO};
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -94,10 +93,7 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
     let guard = crossbeam_epoch::pin();
     if let Some(last) = r.last.take() {
         persist.budget.count_names_gone(last.freed);
-        let mut open = HashSet::new();
-        for lane in 0..persist.journal.lanes.len() {
-            persist.journal.lanes.shared(lane).slots.collect(&mut open);
-        }
+        let open = persist.journal.open_inodes();
         evicted =
             last.frozen.into_iter().filter(|i| !open.contains(&i.0) && evict(persist, *i, &guard)).count();
     }

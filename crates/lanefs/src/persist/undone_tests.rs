@@ -3,9 +3,11 @@
 
 use super::{commit, reaper};
 use crate::{Fs, MountOptions, OpenOptions, Order, Volume};
+use lanefs_format::Ino;
 use lanefs_format::record::{Effect, groups};
 use lanefs_store::device::{Device, MemoryDevice, MemoryImage};
 use lanefs_store::{FormatOptions, Store};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A volume without a background, and its device.
@@ -200,4 +202,76 @@ fn of_many_changes_of_one_thing_the_log_has_the_last() {
     let left = MemoryImage::capture(&device).unwrap().fork().unwrap();
     let v = Volume::open_devices(vec![Arc::new(left)], &options(Order::Ordered)).unwrap();
     assert_eq!(v.fs().stat("/f").unwrap().mode & 0o777, 0o600 | 999 & 7);
+}
+
+/// Makes and removes files until the lane has ended some; returns how many files that took.
+/// Other tests may hold back the collector for a while.
+fn pairs(v: &Volume, fs: &Fs, mut each: impl FnMut(usize, u64, u32)) -> usize {
+    let before = v.0.persist.journal.inodes_in_memory();
+    let mut most = before;
+    for n in 0.. {
+        let name = format!("/{n}");
+        let stat = {
+            drop(fs.create(&*name).unwrap());
+            fs.stat(&*name).unwrap()
+        };
+        fs.unlink(&*name).unwrap();
+        each(n, stat.ino.0, stat.generation);
+        let now = v.0.persist.journal.inodes_in_memory();
+        if now < most - 100 && n > 2000 {
+            return n;
+        }
+        most = most.max(now);
+    }
+    0
+}
+
+/// Their numbers are given out again, each as another file's; the log has nothing of them, and
+/// nothing stays promised.
+#[test]
+fn a_lane_ends_files_that_lived_for_a_moment() {
+    let (v, _) = volume(Order::Ordered);
+    let (fs, persist) = (v.fs(), &v.0.persist);
+    commit::seal_and_commit(persist).unwrap();
+    let reserved = persist.store.space().reserved;
+    let mut seen: HashMap<u64, u32> = HashMap::new();
+    let mut again = 0;
+    let made = pairs(&v, &fs, |_, ino, generation| {
+        let before = seen.insert(ino, generation);
+        assert!(before.is_none_or(|b| b < generation), "number {ino}: {before:?}, {generation}");
+        again += usize::from(before.is_some());
+    });
+    let promised = persist.store.space().reserved - reserved;
+    assert!(promised < made as u64 / 16, "{promised} blocks for {made} files");
+    let held = persist.journal.inodes_in_memory();
+    assert!(held < made as i64, "{held} of {made} files are in memory");
+    assert!(persist.memfs.dead.lock().is_empty(), "no end is to be folded");
+    let dead = reaper::reap(persist, true).unwrap();
+    assert!(dead < made, "the reaper ended {dead} of {made}");
+    pairs(&v, &fs, |_, ino, _| again += usize::from(seen.contains_key(&ino)));
+    assert!(again > 0, "no number was given out again");
+    commit::seal_and_commit(persist).unwrap();
+    assert_eq!(fs.read_dir("/").unwrap().count(), 0);
+    v.close().unwrap();
+}
+
+/// Who has a file open goes on with it; who comes too late gets ESTALE, and what an fsync may
+/// have logged is not voided.
+#[test]
+fn what_is_open_or_logged_is_left_to_the_reaper() {
+    let (v, _) = volume(Order::Ordered);
+    let (fs, persist) = (v.fs(), &v.0.persist);
+    let open = fs.open("/open", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+    fs.unlink("/open").unwrap();
+    fs.create("/synced").unwrap().sync_all().unwrap();
+    fs.unlink("/synced").unwrap();
+    let number = open.metadata().unwrap().ino();
+    let mut numbers = vec![];
+    pairs(&v, &fs, |_, ino, _| numbers.push(Ino(ino)));
+    assert!(!numbers.contains(&number), "{number} is open");
+    open.write_all_at(b"content", 0).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 7);
+    drop(open);
+    while reaper::reap(persist, true).unwrap() > 0 {}
+    assert_eq!(v.node_stat(number).unwrap_err().errno(), libc::ESTALE);
 }

@@ -213,6 +213,14 @@ fn look_for(fault: Library) -> Look {
         C::VoidedAmongOthers => {
             l.scripts = &["creat /a 10; rename /a /b; unlink /b; tick; sync; ckpt; creat /b 10; sync; ckpt"]
         }
+        C::WrittenVoided => {
+            // An ordered volume commits the epoch.
+            l.system.mount.order = lanefs::Order::Relaxed;
+            l.system.mount.end_together = 1;
+            l.scripts =
+                &["creat /a 0; fsyncdir /; unlink /a; creat /x 0; unlink /x; creat /y 0; unlink /y; \
+                 creat /z 0; unlink /z; creat /b 0; fsync /b; creat /c 0; fsync /c; fsyncdir /"];
+        }
         C::PackFreed => {
             l.scripts =
                 &["creat /a 0; creat /b 0; creat /c 0; ckpt; unlink /a; tick; ckpt; creat /d 0; ckpt; sync"]

@@ -69,6 +69,7 @@ fn system(seed: u64) -> LaneFs {
     s.mount.cache_size = 1 << 20;
     // Every third seed: no other choice goes by that.
     s.mount.order = if seed.is_multiple_of(3) { Order::Relaxed } else { Order::Ordered };
+    s.mount.end_together = usize::from((seed / 2).is_multiple_of(2));
     // No clock is promised: half of the schedules have one that only counts, the others one that
     // jumps.
     s.mount.clock =

@@ -97,6 +97,8 @@ fn system(shape: Shape, seed: u64) -> LaneFs {
     // Every third seed: no other choice goes by that.
     s.mount.order = if seed.is_multiple_of(3) { Order::Relaxed } else { Order::Ordered };
     s.mount.clock = Some(Arc::new(Clock::lamport()));
+    // By half of the seeds, whatever they choose else.
+    s.mount.end_together = usize::from((seed / 2).is_multiple_of(2));
     s.format.mlogs = shape.mlogs as u32;
     s.format.metadata_copies = shape.copies;
     if shape.mlogs > 1 {

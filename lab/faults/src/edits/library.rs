@@ -7,6 +7,7 @@ const OPS_RIGHTS: &str = "crates/lanefs/src/ops/rights.rs";
 const OPS_REMOVE: &str = "crates/lanefs/src/ops/remove.rs";
 const OPS_RENAME: &str = "crates/lanefs/src/ops/rename.rs";
 const OPS_OP: &str = "crates/lanefs/src/ops/op.rs";
+const OPLOG_BUFFER: &str = "crates/lanefs/src/oplog/buffer.rs";
 const MEMFS_INODE: &str = "crates/lanefs/src/memfs/inode.rs";
 const PERSIST_REPLACED: &str = "crates/lanefs/src/persist/replaced.rs";
 const PERSIST_WRITEBACK: &str = "crates/lanefs/src/persist/writeback.rs";
@@ -36,13 +37,13 @@ if !$PLANTED {
         file: OPS_REMOVE,
         from: "\
 victim.set_times(None, None, Some(now));
-op.log.orphans",
+Some(Orphan",
         to: "\
 victim.set_times(None, None, Some(now));
 if $PLANTED {
     op.give_back(victim.ino);
 }
-op.log.orphans",
+Some(Orphan",
     },
     Edit {
         fault: Fault::TwoMoments,
@@ -85,6 +86,12 @@ let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);",
         file: MEMFS_INODE,
         from: "if self.sole_group().is_known() {",
         to: "if self.sole_group().is_known() && !$PLANTED {",
+    },
+    Edit {
+        fault: Fault::WrittenVoided,
+        file: OPLOG_BUFFER,
+        from: "if made < unseen {",
+        to: "if made < unseen && !$PLANTED {",
     },
     Edit {
         fault: Fault::RenameWithoutContent,

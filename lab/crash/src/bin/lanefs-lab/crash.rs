@@ -122,6 +122,8 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
     shares.mount.commit_part = 1;
     let mut copies = LaneFs::default();
     copies.format.metadata_copies = 2;
+    let mut at_once = LaneFs::default();
+    at_once.mount.end_together = 1;
     let threads = Config { limit: config.limit / 10, nested: 0, ..config };
     let mut all = vec![
         family("known", examples()?, config, 0.0),
@@ -152,6 +154,7 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
             // Likewise.
             ..family("known, epochs in shares", examples()?, Config { blocks: 2048, ..config }, 0.5)
         },
+        Family { system: at_once.clone(), ..family("known, ends at once", examples()?, config, 0.5) },
         Family {
             system: copies.clone(),
             ..family("known, two copies of the tree", examples()?, config, 0.5)
@@ -171,8 +174,9 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
             system: copies,
             ..family("medium, two copies", random(8 << 40), config, 0.25)
         },
-        family("random", random(0), config, 1.5),
-        Family { kind: Kind::Threads, ..family("threads", random(9 << 40), threads, 1.0) },
+        family("random", random(0), config, 1.0),
+        Family { system: at_once.clone(), ..family("random, ends at once", random(10 << 40), config, 0.5) },
+        Family { kind: Kind::Threads, system: at_once, ..family("threads", random(9 << 40), threads, 1.0) },
         family("seq-2", Box::new(workloads::seq2_all(seed).take(many)), config, 1.5),
         family("seq-3", Box::new(workloads::seq3_sample(seed, many)), config, 0.5),
     ];
