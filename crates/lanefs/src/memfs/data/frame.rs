@@ -79,6 +79,12 @@ impl Desc {
         self.ino.load(Ordering::Relaxed) == ino.0 && self.page.load(Ordering::Relaxed) == page
     }
 
+    /// Returns whether another frame of the same pool lies behind this one in memory.
+    pub(super) fn is_before(&self, next: &Desc) -> bool {
+        // Descriptors lie as their frames do.
+        std::ptr::eq(std::ptr::from_ref(self).wrapping_add(1), next)
+    }
+
     /// Returns whether it belongs to no file. A hint without the lock.
     pub(super) fn is_free(&self) -> bool {
         self.ino.load(Ordering::Relaxed) == 0 // Relaxed: a hint, or ordered by the lock

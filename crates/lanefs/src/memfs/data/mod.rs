@@ -14,7 +14,8 @@
 //! ```text
 //! size lock       one per file: writes that extend it, append, truncate. Held over the whole call.
 //! writeback lock  one per file: capture..finish of a writeback, and whatever takes pages away. Over I/O.
-//! page locks      one per frame (`frame.rs`), ascending by page, two at most but for frames being loaded.
+//! page locks      one per frame (`frame.rs`), ascending by page; who holds two waits only for
+//!                 frames in hand or being loaded, and tries the others.
 //! tree lock       one per file: attaching a frame, making and unlinking nodes (`tree.rs`).
 //! pool locks      leaves (`pool.rs`).
 //! ```
@@ -86,6 +87,9 @@
 //!   overlapping writes one is ahead on every page they share. A write longer than
 //!   [`FramePool::unit`](FramePool) pages is ordered unit by unit, and so is one that runs out of
 //!   frames half-way.
+//!   Pages that are written as a whole are locked and written several at a time, the last of them
+//!   being held for the next: the first is waited for, those behind it are taken if nobody has
+//!   them.
 //! - *Eviction and read.* D2. *Eviction and write*: eviction takes the page lock and looks at the
 //!   state under it.
 //! - *Writeback and write.* `capture` clears the dirty mark before it copies (O15), under the page

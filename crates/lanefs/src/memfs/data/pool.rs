@@ -10,6 +10,7 @@
 //! 3. A free frame is in exactly one list: only its detacher, or who had it in hand, puts it there.
 //! 4. Locks here are leaves: nothing is waited for while one is held.
 
+mod stock;
 mod throttle;
 
 use super::frame::Desc;
@@ -20,6 +21,7 @@ use lanefs_sync::{CachePadded, MAX_LANES};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
+use stock::Stock;
 use throttle::Throttle;
 pub use throttle::Writeback;
 
@@ -29,6 +31,8 @@ const CHUNK: usize = 2 << 20;
 const MIN_FRAMES: usize = 64;
 /// The most free frames a lane keeps for itself.
 const LANE_CACHE: usize = 64;
+/// Who takes or gives so many frames at once passes the lane's cache by.
+const MANY: usize = 16;
 
 const _: () = assert!(CHUNK.is_multiple_of(BLOCK_SIZE) && MIN_FRAMES > 0);
 
@@ -44,21 +48,6 @@ pub(super) struct LaneSlot {
     free: Mutex<Vec<FrameNo>>,
     /// Written by threads of the lane, Relaxed: a share of a count that orders nothing.
     pub(super) dirty: AtomicI64,
-}
-
-struct Stock {
-    free: Vec<FrameNo>,
-    /// Frames from here on were never given out.
-    fresh: usize,
-}
-
-impl Stock {
-    /// Checks what holds of the stock of a pool of `frames` frames.
-    fn check_invariants(&self, frames: usize) {
-        debug_assert!(self.fresh <= frames, "{} of {frames} given out", self.fresh);
-        debug_assert!(self.free.len() <= self.fresh, "a frame is free twice (3)");
-        debug_assert!(self.free.last().is_none_or(|&f| (f as usize) < self.fresh), "fresh and free (2)");
-    }
 }
 
 /// All page frames of a volume.
@@ -119,7 +108,7 @@ impl FramePool {
             data,
             descs,
             frames,
-            stock: CachePadded::new(Mutex::new(Stock { free: Vec::new(), fresh: 0 })),
+            stock: CachePadded::new(Mutex::new(Stock::new(frames))),
             lanes: (0..MAX_LANES).map(|_| CachePadded::new(LaneSlot::default())).collect(),
             hand: CachePadded::new(AtomicUsize::new(0)),
             throttle: CachePadded::new(Throttle::new(frames)),
@@ -136,9 +125,7 @@ impl FramePool {
     /// Returns the number of frames that can be had without evicting anything; those in lanes' own
     /// caches are not counted.
     pub fn free_frames(&self) -> usize {
-        let stock = self.stock.lock();
-        stock.check_invariants(self.frames);
-        stock.free.len() + self.frames - stock.fresh
+        self.stock.lock().free()
     }
 
     /// Returns how many pages one call may hold in hand: a unit of a long write or read.
@@ -212,16 +199,8 @@ impl FramePool {
     /// Moves a batch from the shared stock to the lane's cache and takes one of it.
     fn refill(&self, lane: usize) -> Option<FrameNo> {
         let mut batch: SmallVec<[FrameNo; LANE_CACHE]> = SmallVec::new();
-        {
-            let mut stock = self.stock.lock();
-            let at = stock.free.len().saturating_sub(self.batch);
-            batch.extend(stock.free.drain(at..));
-            while batch.len() < self.batch && stock.fresh < self.frames {
-                batch.push(stock.fresh as FrameNo);
-                stock.fresh += 1;
-            }
-            stock.check_invariants(self.frames);
-        }
+        self.stock.lock().take_some(self.batch, |frame| batch.push(frame));
+        batch.reverse(); // the lowest is taken first
         debug_assert!(batch.len() <= self.batch);
         let frame = batch.pop()?;
         debug_assert!(self.is_in_no_file(frame), "frame {frame} was free, and in use (3)");
@@ -241,13 +220,56 @@ impl FramePool {
             let at = free.len() / 2;
             free.drain(at..).collect()
         };
-        let mut stock = self.stock.lock();
-        stock.free.extend(overflow);
-        stock.check_invariants(self.frames);
+        self.give_to_stock(&overflow);
     }
 
-    /// Puts back what a call took and did not use.
+    fn give_to_stock(&self, frames: &[FrameNo]) {
+        let mut stock = self.stock.lock();
+        frames.iter().for_each(|f| stock.put(*f));
+    }
+
+    /// Takes up to `want` frames without waiting, as [`FramePool::try_take`] does, and adds them
+    /// to `hand`, whose last is to be used first: many side by side.
+    #[inline]
+    pub(super) fn try_take_many(&self, lane: usize, want: usize, hand: &mut Hand) {
+        let end = hand.len() + want;
+        if want >= MANY {
+            self.take_side_by_side(want, hand);
+        }
+        while hand.len() < end
+            && let Some(frame) = self.try_take(lane)
+        {
+            hand.push(frame);
+        }
+        debug_assert!(hand.len() <= end, "more than were asked for");
+    }
+
+    /// Takes up to `want` frames out of the stock, side by side as far as they are there.
+    fn take_side_by_side(&self, want: usize, hand: &mut Hand) {
+        let mut taken: Hand = Hand::new();
+        let mut stock = self.stock.lock();
+        while want - taken.len() >= MANY
+            && let Some((first, n)) = stock.take_run(want - taken.len())
+        {
+            debug_assert!(n > 0 && taken.len() + n <= want, "{n} frames more than {want}");
+            taken.extend(first..first + n as FrameNo);
+        }
+        if want - taken.len() >= MANY {
+            stock.take_some(want - taken.len(), |frame| taken.push(frame));
+        }
+        drop(stock);
+        debug_assert!(taken.iter().all(|f| self.is_in_no_file(*f)), "a frame is in use (3)");
+        hand.extend(taken.into_iter().rev());
+    }
+
+    /// Puts back what a call took and did not use: many into the stock, where they come to lie side
+    /// by side again.
     pub(super) fn give_all(&self, lane: usize, hand: &mut Hand) {
+        if hand.len() >= MANY {
+            debug_assert!(hand.iter().all(|f| self.is_in_no_file(*f)), "a frame is in use (3)");
+            self.give_to_stock(hand);
+            hand.clear();
+        }
         for frame in hand.drain(..) {
             self.give(lane, frame);
         }
@@ -255,13 +277,13 @@ impl FramePool {
 
     /// Returns the number of frames that were ever given out.
     pub(super) fn used_frames(&self) -> usize {
-        self.stock.lock().fresh
+        self.stock.lock().used()
     }
 }
 
 impl Drop for FramePool {
     fn drop(&mut self) {
-        let used = self.stock.get_mut().fresh;
+        let used = self.stock.get_mut().used();
         debug_assert!(used <= self.frames);
         if (0..used).any(|f| !self.desc(f as FrameNo).is_free()) {
             // A file still caches pages: its drop will look at descriptors (invariant 1). Keeping

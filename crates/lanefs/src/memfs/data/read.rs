@@ -44,6 +44,13 @@ impl FileData {
             let from = at as usize % PAGE;
             let part = (PAGE - from).min(len - done);
             debug_assert!(part > 0 && page_at(at + part as u64 - 1) == page, "a part of one page");
+            if part < len - done {
+                let run = self.copy_run(ctx, at, &mut buf[done..len], &pin);
+                if run > 0 {
+                    done += run;
+                    continue;
+                }
+            }
             let dst = &mut buf[done..done + part];
             let hit = self.find(page, &pin).is_some_and(|desc| copy_page(ctx, desc, page, from, dst));
             if !hit {
@@ -73,6 +80,41 @@ impl FileData {
         }
         debug_assert!(done <= len, "{done} of {len} bytes");
         Ok(self.inside(offset, done))
+    }
+
+    /// Copies out of cached pages from offset `at` on, as far as they lie side by side in memory
+    /// and in one leaf: one look-up and one copy for all of them. Returns how many bytes, up to the
+    /// end of `dst` or of a page; 0 if there is no such run.
+    ///
+    /// It is the optimistic copy of `copy_page`, of several at once: each page's sequence is taken
+    /// before the copy and looked at again behind it, and what is believed ends with the first that
+    /// has changed (D2).
+    fn copy_run(&self, ctx: &DataCtx<'_>, at: u64, dst: &mut [u8], pin: &epoch::Guard) -> usize {
+        let (page, from) = (page_at(at), at as usize % PAGE);
+        let Some(places) = self.leaf_from(page, pin) else { return 0 };
+        let most = (from + dst.len()).div_ceil(PAGE);
+        let mut run: SmallVec<[(&Desc, u32); 64]> = SmallVec::new();
+        for (desc, page) in places.iter().take(most).zip(page..) {
+            let Some(desc) = desc else { break };
+            let Some(seq) = desc.begin_read() else { break };
+            let is_beside = run.last().is_none_or(|(last, _)| last.is_before(desc));
+            if !is_beside || !desc.is(ctx.ino, page) {
+                break;
+            }
+            run.push((desc, seq));
+        }
+        if run.len() < 2 {
+            return 0;
+        }
+        let len = (run.len() * PAGE - from).min(dst.len());
+        debug_assert!(len > PAGE - from, "{len} bytes of {} pages", run.len());
+        // SAFETY: the frames lie side by side and stay mapped, and the bytes end with the last of
+        // them; writers use racy copies under the locks; what is copied is validated before it is
+        // believed (D2).
+        unsafe { copy_racy(ctx.pool.bytes(run[0].0).add(from), dst.as_mut_ptr(), len) };
+        let sound = run.iter().take_while(|(desc, seq)| desc.validate(*seq));
+        let sound = sound.inspect(|(desc, _)| desc.touch()).count();
+        (sound * PAGE).saturating_sub(from).min(len)
     }
 
     /// Returns how much of what was read at `offset` to report: a truncate may have come meanwhile,
@@ -162,15 +204,39 @@ impl FileData {
         debug_assert!(count > 0);
         let count = count.min(end - first).min(ctx.pool.unit() as u64);
         let mut hand = Hand::new();
-        while (hand.len() as u64) < count {
-            match ctx.pool.try_take(ctx.lane) {
-                Some(frame) => hand.push(frame),
-                None => break,
-            }
-        }
+        ctx.pool.try_take_many(ctx.lane, count as usize, &mut hand);
         let loaded = self.load_into(ctx, first, &mut hand);
         ctx.pool.give_all(ctx.lane, &mut hand);
         loaded
+    }
+
+    /// Returns how many of the `most` pages behind one that is attached are missing in its leaf,
+    /// side by side with it, as of some instant.
+    pub(super) fn missing_behind(&self, page: u64, most: usize, pin: &epoch::Guard) -> usize {
+        let places = self.leaf_from(page, pin);
+        places.map_or(0, |p| p.iter().skip(1).take(most).take_while(Option::is_none).count())
+    }
+
+    /// Attaches up to `most` frames of the hand for the pages behind the last of a run of locked
+    /// ones; see [`FileData::attach_behind`].
+    pub(super) fn attach_hand<'a>(
+        &self,
+        ctx: &DataCtx<'a>,
+        run: &[PageGuard<'a>],
+        most: usize,
+        past_eof: bool,
+        hand: &mut Hand,
+    ) -> SmallVec<[PageGuard<'a>; 16]> {
+        let Some(last) = run.last().filter(|_| most > 0) else { return SmallVec::new() };
+        // In nobody's file: who waits for one of them waits for a page that it held before, and
+        // lets go of it at once.
+        let mut guards: SmallVec<[PageGuard<'a>; 16]> =
+            hand.iter().rev().take(most).map(|f| ctx.pool.desc(*f).lock()).collect();
+        let attached = self.attach_behind(ctx.ino, last, &guards, past_eof);
+        hand.truncate(hand.len() - attached);
+        guards.drain(attached..).for_each(PageGuard::unchanged);
+        debug_assert!(guards.iter().zip(last.page() + 1..).all(|(g, page)| g.desc().is(ctx.ino, page)));
+        guards
     }
 
     /// Does as `load`, with frames the caller has in hand; what is left of them stays there.
@@ -184,6 +250,9 @@ impl FileData {
                 Ok(()) => {
                     hand.pop();
                     guards.push(guard);
+                    let behind = self.missing_behind(page, hand.len(), &epoch::pin());
+                    let more = self.attach_hand(ctx, &guards, behind, false, hand);
+                    guards.extend(more);
                 }
                 Err(why) => {
                     guard.unchanged();

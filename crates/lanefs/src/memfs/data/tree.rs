@@ -33,7 +33,8 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 const FAN_SHIFT: u32 = 6;
-const FAN: usize = 1 << FAN_SHIFT;
+/// Slots of a node; a leaf has so many consecutive pages.
+pub(super) const FAN: usize = 1 << FAN_SHIFT;
 const TAG: usize = 63;
 /// A tree of this height covers them.
 const MAX_HEIGHT: usize = 9;
@@ -81,15 +82,52 @@ impl Node {
         }))
     }
 
-    /// Sets or clears the mark of child `index`; tested first.
+    /// Sets the mark of child `index`; tested first.
     fn mark(&self, index: usize) {
         debug_assert!(index < FAN);
-        let bit = 1 << index;
+        self.mark_all(1 << index);
+    }
+
+    /// Sets the marks of several children; tested first.
+    fn mark_all(&self, bits: u64) {
+        debug_assert!(bits != 0, "no child is marked");
         // SeqCst: see 5.
-        if self.mask.load(Ordering::SeqCst) & bit == 0 {
-            self.mask.fetch_or(bit, Ordering::SeqCst);
+        if self.mask.load(Ordering::SeqCst) & bits != bits {
+            self.mask.fetch_or(bits, Ordering::SeqCst);
         }
     }
+}
+
+/// The places of consecutive pages in a leaf.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'g>(&'g [Slot]);
+
+impl<'g> Places<'g> {
+    /// Returns the frames attached, place by place.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Option<&'g Desc>> + use<'g> {
+        // Acquire: pairs with the Release that filled the slot.
+        // SAFETY: a leaf's slot.
+        self.0.iter().map(|slot| unsafe { desc_of(slot.load(Ordering::Acquire)) })
+    }
+}
+
+/// Returns the slots of the pages from `page` on in its leaf below a node, if there is one.
+#[inline]
+fn leaf_below(mut node: &Node, mut height: usize, page: u64) -> Option<&[Slot]> {
+    if page >= pages_below(height) {
+        return None;
+    }
+    while height > 1 {
+        // Acquire: pairs with the Release that filled the slot.
+        let word = node.slots[index_at(page, height)].load(Ordering::Acquire);
+        if word == 0 {
+            return None;
+        }
+        // SAFETY: an inner node's slot, read while pinned.
+        node = unsafe { node_of(word) };
+        height -= 1;
+    }
+    Some(&node.slots[index_at(page, 1)..])
 }
 
 fn pages_below(height: usize) -> u64 {
@@ -150,29 +188,24 @@ impl FileData {
     /// Returns the frame attached for `page`, as of some instant: the caller locks it, or
     /// validates, and checks its identity.
     pub(super) fn find<'g>(&self, page: u64, pin: &'g Guard) -> Option<&'g Desc> {
-        let (entry, mut height) = self.root_entry(pin);
+        let (entry, height) = self.root_entry(pin);
         match entry {
             Entry::Empty => None,
             Entry::Page(desc) => (page == 0).then_some(desc),
-            Entry::Node(mut node) => {
-                if page >= pages_below(height) {
-                    return None;
-                }
-                loop {
-                    // Acquire: pairs with the Release that filled the slot.
-                    let word = node.slots[index_at(page, height)].load(Ordering::Acquire);
-                    if height == 1 {
-                        // SAFETY: a leaf's slot.
-                        return unsafe { desc_of(word) };
-                    }
-                    if word == 0 {
-                        return None;
-                    }
-                    // SAFETY: an inner node's slot, read while pinned.
-                    node = unsafe { node_of(word) };
-                    height -= 1;
-                }
+            Entry::Node(node) => {
+                let word = leaf_below(node, height, page)?.first()?.load(Ordering::Acquire);
+                // SAFETY: a leaf's slot.
+                unsafe { desc_of(word) }
             }
+        }
+    }
+
+    /// Returns the places of the pages from `page` on in its leaf. Without one all of the pages
+    /// that a leaf would have are missing, but for page 0, which the root may hold.
+    pub(super) fn leaf_from<'g>(&self, page: u64, pin: &'g Guard) -> Option<Places<'g>> {
+        match self.root_entry(pin) {
+            (Entry::Node(node), height) => leaf_below(node, height, page).map(Places),
+            _ => None,
         }
     }
 
@@ -187,6 +220,40 @@ impl FileData {
             // Detached, and perhaps reused, while we waited: look again.
             guard.unchanged();
         }
+    }
+
+    /// Attaches locked frames for the pages behind one that is locked and attached, in its leaf, as
+    /// far as these are missing and, unless `past_eof`, lie inside the file. Returns for how many;
+    /// the others are left as they were.
+    pub(super) fn attach_behind(
+        &self,
+        ino: Ino,
+        last: &PageGuard<'_>,
+        frames: &[PageGuard<'_>],
+        past_eof: bool,
+    ) -> usize {
+        debug_assert!(last.desc().is(ino, last.page()), "another file's page");
+        debug_assert!(!past_eof || self.size_lock.is_locked(), "who extends holds the size lock");
+        let Some(leaf) = self.leaf_of(last) else { return 0 };
+        let first = last.page() as usize % FAN + 1;
+        let tree = self.tree.lock();
+        // Acquire: as in `attach`.
+        let end = if past_eof { MAX_PAGES } else { super::pages_of(self.size.load(Ordering::Acquire)) };
+        let mut attached = 0;
+        for (slot, frame) in leaf.slots[first..].iter().zip(frames) {
+            let page = last.page() + 1 + attached as u64;
+            if page >= end || slot.load(Ordering::Acquire) != 0 {
+                break;
+            }
+            debug_assert!(frame.desc().is_free() && !frame.has(LOST), "the frame is another page's");
+            frame.assign(ino, page);
+            frame.set_slot(slot);
+            // Release: as in `attach`.
+            slot.store(std::ptr::from_ref(frame.desc()).expose_provenance(), Ordering::Release);
+            attached += 1;
+        }
+        drop(tree);
+        attached
     }
 
     /// Attaches a locked frame for `page`. `past_eof` allows pages behind the end (the caller holds
@@ -330,8 +397,24 @@ impl FileData {
     /// Returns whether the file had nothing dirty before.
     pub(super) fn mark_dirty(&self, page: &PageGuard<'_>) -> bool {
         debug_assert!(page.has(DIRTY), "a mark without a dirty page");
-        if let Some(leaf) = self.leaf_of(page) {
-            leaf.mark(page.page() as usize & (FAN - 1));
+        self.mark_in(self.leaf_of(page), 1 << (page.page() & (FAN as u64 - 1)))
+    }
+
+    /// Does as `mark_dirty`, for locked pages of one leaf.
+    pub(super) fn mark_dirty_run(&self, pages: &[PageGuard<'_>]) -> bool {
+        debug_assert!(pages.iter().all(|p| p.has(DIRTY)), "a mark without a dirty page");
+        let Some(first) = pages.first() else { return false };
+        let leaf = self.leaf_of(first);
+        debug_assert!(
+            pages.iter().all(|p| self.leaf_of(p).map(std::ptr::from_ref) == leaf.map(std::ptr::from_ref))
+        );
+        self.mark_in(leaf, pages.iter().fold(0, |bits, p| bits | 1 << (p.page() & (FAN as u64 - 1))))
+    }
+
+    /// Marks pages of a leaf, or the one in the root, and all above them.
+    fn mark_in(&self, leaf: Option<&Node>, bits: u64) -> bool {
+        if let Some(leaf) = leaf {
+            leaf.mark_all(bits);
             let (mut node, mut index) = (leaf, leaf.index);
             loop {
                 let parent = node.parent.load(Ordering::SeqCst); // SeqCst: see 5 and 6

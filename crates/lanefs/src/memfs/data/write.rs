@@ -7,13 +7,15 @@
 //! are done again for the rest.
 
 use super::frame::{DIRTY, HOLE, ONCE, PageGuard, WRITEBACK};
-use super::pool::{FrameNo, Hand};
+use super::pool::Hand;
 use super::tree::{self, Refused};
 use super::{DataCtx, FileData, PAGE, PageRead, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
 use lanefs_format::{Block, MAX_FILE_SIZE};
 use lanefs_sync::{copy_racy, fill_racy};
+use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// The error for a page that has space of its own and is not written for now: what full volumes
@@ -216,7 +218,10 @@ impl FileData {
         let end = at + len as u64;
         let (first, last) = (page_at(at), page_at(end - 1));
         let pin = epoch::pin();
-        let missing = (first..=last).filter(|&page| self.find(page, &pin).is_none()).count();
+        let missing = match first == last {
+            true => usize::from(self.find(first, &pin).is_none()),
+            false => self.missing(first..last + 1, &pin),
+        };
         if missing == 0 {
             return Ok(());
         }
@@ -259,10 +264,10 @@ impl FileData {
         while done < buf.len() {
             let offset = at + done as u64;
             let (page, from) = (page_at(offset), offset as usize % PAGE);
-            let part = &buf[done..buf.len().min(done + PAGE - from)];
+            let rest = &buf[done..];
             let held = before.as_ref().map(|b| b.page());
             let (guard, new) = match self.lock_page(ctx.ino, page, &pin) {
-                Some(guard) => (guard, None),
+                Some(guard) => (guard, false),
                 None => {
                     let Some(frame) = hand.frames.pop().or_else(|| ctx.pool.try_take(ctx.lane)) else {
                         return (done, Stop::NoFrame);
@@ -273,7 +278,7 @@ impl FileData {
                             if ctx.once {
                                 guard.set(ONCE);
                             }
-                            (guard, Some(frame))
+                            (guard, true)
                         }
                         Err(refused) => {
                             guard.unchanged();
@@ -287,11 +292,23 @@ impl FileData {
                 }
             };
             debug_assert!(held.is_none_or(|held| held + 1 == page), "pages are locked in ascending order");
-            debug_assert!(guard.desc().is(ctx.ino, page) && from + part.len() <= PAGE);
+            debug_assert!(guard.desc().is(ctx.ino, page), "another page was locked");
+            if from == 0 && rest.len() >= 2 * PAGE {
+                let mut run = Run { pages: smallvec![guard], new: u64::from(new) };
+                self.extend_run(ctx, &mut run, rest.len() / PAGE, sized, &mut hand.frames, &pin);
+                drop(before.take());
+                match self.put_run(ctx, &mut run, rest, sized, hand, newly_dirty) {
+                    Ok(bytes) => done += bytes,
+                    Err(stop) => return (done, stop),
+                }
+                before = run.pages.pop();
+                continue;
+            }
             drop(before.take());
+            let part = &rest[..rest.len().min(PAGE - from)];
             // The size under the page lock: see "write and truncate".
             if !sized && offset + part.len() as u64 > self.size() {
-                undo(guard, new, &mut hand.frames);
+                undo(ctx, guard, new, &mut hand.frames);
                 return (done, Stop::Shrunk);
             }
             if !guard.has(DIRTY) {
@@ -300,15 +317,13 @@ impl FileData {
                 } else if !ctx.store.reserve(ctx.lane, 1)
                     && let Err(e) = self.reserve_own(ctx, page)
                 {
-                    undo(guard, new, &mut hand.frames);
+                    undo(ctx, guard, new, &mut hand.frames);
                     return (done, Stop::Failed(e));
                 }
             }
-            if new.is_some()
-                && let Err(e) = self.fill_new(ctx, &guard, from, part.len())
-            {
+            if new && let Err(e) = self.fill_new(ctx, &guard, from, part.len()) {
                 ctx.store.unreserve(ctx.lane, 1);
-                undo(guard, new, &mut hand.frames);
+                undo(ctx, guard, new, &mut hand.frames);
                 return (done, Stop::Failed(e));
             }
             // SAFETY: inside the page, whose lock we hold; optimistic readers validate (D2).
@@ -323,6 +338,116 @@ impl FileData {
         }
         debug_assert_eq!(done, buf.len());
         (done, Stop::Done)
+    }
+
+    /// Writes the pages of a run, each as a whole, and returns how many bytes: as far as the file
+    /// reaches and blocks can be had. What was not written is let go of.
+    fn put_run(
+        &self,
+        ctx: &DataCtx<'_>,
+        run: &mut Run<'_>,
+        bytes: &[u8],
+        sized: bool,
+        hand: &mut InHand,
+        newly_dirty: &mut bool,
+    ) -> std::result::Result<usize, Stop> {
+        debug_assert!(!run.pages.is_empty() && bytes.len() >= run.pages.len() * PAGE, "pages in part");
+        // The size under the page locks: see "write and truncate".
+        let first = run.pages[0].page();
+        while !sized && (first + run.pages.len() as u64) * PAGE as u64 > self.size() {
+            run.undo_last(ctx, &mut hand.frames);
+            if run.pages.is_empty() {
+                return Err(Stop::Shrunk);
+            }
+        }
+        if let Err(e) = self.reserve_run(ctx, run, hand) {
+            run.undo_last(ctx, &mut hand.frames);
+            return Err(Stop::Failed(e));
+        }
+        let new = run.pages.iter().enumerate().filter(|(n, _)| run.new >> n & 1 == 1);
+        // Nothing has to be read for a page that is written as a whole, so this does not fail.
+        let filled = new.map(|(_, page)| self.fill_new(ctx, page, 0, PAGE)).all(|filled| filled.is_ok());
+        debug_assert!(filled, "a page that is written as a whole was read");
+        let part = &bytes[..run.pages.len() * PAGE];
+        copy_into(ctx, &run.pages, part);
+        *newly_dirty |= self.set_dirty_run(ctx, &run.pages);
+        debug_assert!(run.pages.iter().all(|p| p.has(DIRTY)), "what was written is not the store's");
+        Ok(part.len())
+    }
+
+    /// Returns how many pages of a range are not attached, as of some instant.
+    fn missing(&self, range: Range<u64>, pin: &epoch::Guard) -> usize {
+        let (mut at, mut missing) = (range.start, 0);
+        while at < range.end {
+            let most = ((range.end - at) as usize).min(tree::FAN - at as usize % tree::FAN);
+            missing += match self.leaf_from(at, pin) {
+                Some(places) => places.iter().take(most).filter(Option::is_none).count(),
+                None => most - usize::from(at == 0 && self.find(0, pin).is_some()),
+            };
+            at += most as u64;
+        }
+        debug_assert!(missing as u64 <= range.end - range.start, "{missing} pages of {range:?}");
+        missing
+    }
+
+    /// Adds the pages behind the only one of a run, up to `most` in all, as far as they lie in its
+    /// leaf: those that are cached and nobody holds, and frames of the hand for those that are
+    /// missing. Waits for no page: who waits holds one page only.
+    fn extend_run<'g>(
+        &self,
+        ctx: &DataCtx<'g>,
+        run: &mut Run<'g>,
+        most: usize,
+        sized: bool,
+        hand: &mut Hand,
+        pin: &'g epoch::Guard,
+    ) {
+        let Some(first) = run.pages.first().map(|p| p.page()) else { return };
+        debug_assert!(run.pages.len() == 1, "the run was extended already");
+        let most = most.min(RUN).min(tree::FAN - first as usize % tree::FAN);
+        while run.pages.len() < most {
+            let (n, page) = (run.pages.len(), first + run.pages.len() as u64);
+            if let Some(desc) = self.find(page, pin) {
+                let Some(guard) = desc.try_lock() else { break };
+                if !desc.is(ctx.ino, page) {
+                    guard.unchanged();
+                    break;
+                }
+                run.pages.push(guard);
+                continue;
+            }
+            let missing = 1 + self.missing_behind(page, most - n - 1, pin);
+            let new = self.attach_hand(ctx, &run.pages, missing, sized, hand);
+            if new.is_empty() {
+                break;
+            }
+            run.new |= ((1 << new.len()) - 1) << n;
+            if ctx.once {
+                new.iter().for_each(|guard| guard.set(ONCE));
+            }
+            run.pages.extend(new);
+        }
+        debug_assert!(run.pages.len() <= most && run.pages.iter().zip(first..).all(|(p, n)| p.page() == n));
+    }
+
+    /// Reserves for the pages of a run that are not dirty. If there is not enough for all, the run
+    /// is cut to its first page; if there is nothing for that, the error is returned.
+    fn reserve_run(&self, ctx: &DataCtx<'_>, run: &mut Run<'_>, hand: &mut InHand) -> Result<()> {
+        loop {
+            let clean = run.pages.iter().filter(|p| !p.has(DIRTY)).count() as u64;
+            let more = clean.saturating_sub(hand.blocks);
+            if more == 0 || ctx.store.reserve(ctx.lane, more) {
+                hand.blocks -= clean - more;
+                return Ok(());
+            }
+            if let [page] = &run.pages[..] {
+                debug_assert!(hand.blocks == 0, "a block is in hand");
+                return self.reserve_own(ctx, page.page());
+            }
+            while run.pages.len() > 1 {
+                run.undo_last(ctx, &mut hand.frames);
+            }
+        }
     }
 
     /// Reserves for a page that has space of its own, on a full volume: a block that it will give
@@ -347,10 +472,12 @@ impl FileData {
         let bytes = ctx.pool.bytes(guard.desc());
         if inside == 0 || (from == 0 && len >= inside) {
             // Nothing of the old content stays. Bytes behind the end are zero (D5).
-            // SAFETY: both ranges lie in the page, whose lock we hold.
-            unsafe {
-                fill_racy(bytes, 0, from);
-                fill_racy(bytes.add(from + len), 0, PAGE - from - len);
+            if len < PAGE {
+                // SAFETY: both ranges lie in the page, whose lock we hold.
+                unsafe {
+                    fill_racy(bytes, 0, from);
+                    fill_racy(bytes.add(from + len), 0, PAGE - from - len);
+                }
             }
             // Of a file without holes the store has the page, and none behind its end unless space
             // is kept there; of another it is asked.
@@ -378,6 +505,30 @@ impl FileData {
         Ok(())
     }
 
+    /// Makes those of some locked pages of one leaf dirty that are not; a block was reserved for
+    /// each of these. Returns whether nothing was dirty before.
+    fn set_dirty_run(&self, ctx: &DataCtx<'_>, pages: &[PageGuard<'_>]) -> bool {
+        let noted = matches!(ctx.stamps, Some((_, true)));
+        if noted || pages.len() == 1 {
+            let clean = pages.iter().filter(|page| !page.has(DIRTY));
+            return clean.fold(false, |newly, page| self.set_dirty(ctx, page) | newly);
+        }
+        let (mut fresh, mut counted, mut holes) = (0, 0, 0);
+        for page in pages.iter().filter(|page| !page.has(DIRTY)) {
+            page.set(DIRTY);
+            fresh += 1;
+            counted += i64::from(!page.has(WRITEBACK));
+            holes += u64::from(page.has(HOLE));
+        }
+        if counted > 0 {
+            ctx.pool.count_dirty(ctx.lane, counted);
+        }
+        if holes > 0 {
+            self.add_blocks(holes);
+        }
+        fresh > 0 && self.mark_dirty_run(pages)
+    }
+
     /// Makes a locked page dirty that was not; a block was reserved for it. Returns whether nothing
     /// was dirty before.
     pub(super) fn set_dirty(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>) -> bool {
@@ -398,22 +549,57 @@ impl FileData {
 
 impl InHand {
     fn give_back(mut self, ctx: &DataCtx<'_>) {
-        ctx.pool.give_all(ctx.lane, &mut self.frames);
+        if !self.frames.is_empty() {
+            ctx.pool.give_all(ctx.lane, &mut self.frames);
+        }
         if self.blocks > 0 {
             ctx.store.unreserve(ctx.lane, self.blocks);
         }
     }
 }
 
-/// Lets go of a page that was not written after all; a frame attached for it goes back to the hand.
-fn undo(guard: PageGuard<'_>, new: Option<FrameNo>, hand: &mut Hand) {
-    match new {
-        None => guard.unchanged(),
-        Some(frame) => {
-            debug_assert!(!guard.has(DIRTY | WRITEBACK), "its block would be lost (D7)");
-            tree::detach(&guard);
-            drop(guard);
-            hand.push(frame);
-        }
+/// The most pages that are locked and written together: their readers wait for the copy.
+const RUN: usize = 16;
+const _: () = assert!(RUN <= u64::BITS as usize, "a bit for each page of a run");
+
+/// Consecutive pages that are locked to be written.
+struct Run<'g> {
+    pages: SmallVec<[PageGuard<'g>; RUN]>,
+    /// The pages for which a frame was attached, a bit each.
+    new: u64,
+}
+
+impl Run<'_> {
+    /// Lets go of the last page, which was not written after all; a frame attached for it goes back
+    /// to the hand.
+    fn undo_last(&mut self, ctx: &DataCtx<'_>, hand: &mut Hand) {
+        let Some(guard) = self.pages.pop() else { return };
+        undo(ctx, guard, self.new >> self.pages.len() & 1 == 1, hand);
     }
+}
+
+/// Lets go of a page that was not written after all; a frame attached for it goes back to the hand.
+fn undo(ctx: &DataCtx<'_>, guard: PageGuard<'_>, new: bool, hand: &mut Hand) {
+    if !new {
+        return guard.unchanged();
+    }
+    debug_assert!(!guard.has(DIRTY | WRITEBACK), "its block would be lost (D7)");
+    let frame = ctx.pool.number(guard.desc());
+    tree::detach(&guard);
+    drop(guard);
+    hand.push(frame);
+}
+
+/// Copies into locked pages, all of them: one copy for frames that lie side by side.
+fn copy_into(ctx: &DataCtx<'_>, pages: &[PageGuard<'_>], mut bytes: &[u8]) {
+    debug_assert_eq!(bytes.len(), pages.len() * PAGE, "bytes of {} pages", pages.len());
+    for beside in pages.chunk_by(|a, b| a.desc().is_before(b.desc())) {
+        let part;
+        (part, bytes) = bytes.split_at(bytes.len().min(beside.len() * PAGE));
+        // SAFETY: as many bytes as the pages have, which lie side by side and whose locks we hold;
+        // optimistic readers validate (D2).
+        unsafe { copy_racy(part.as_ptr(), ctx.pool.bytes(beside[0].desc()), part.len()) };
+        beside.iter().for_each(|guard| guard.desc().touch());
+    }
+    debug_assert!(bytes.is_empty(), "{} bytes have no page", bytes.len());
 }

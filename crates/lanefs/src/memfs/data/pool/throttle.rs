@@ -153,12 +153,7 @@ impl FramePool {
         debug_assert!(want <= self.unit() + 1, "{want} frames at once: others would get none");
         let mut end = None;
         loop {
-            while hand.len() < want {
-                match self.try_take(lane) {
-                    Some(frame) => hand.push(frame),
-                    None => break,
-                }
-            }
+            self.try_take_many(lane, want.saturating_sub(hand.len()), hand);
             if hand.len() >= want {
                 return Ok(());
             }
