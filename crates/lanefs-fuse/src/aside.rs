@@ -31,6 +31,7 @@ use crate::handles::{ASSUMED, Handles};
 use crate::space::Space;
 use crate::wire::{Device, Errno, Reply, ReplyBuffer};
 use lanefs::Ino;
+use lanefs_sync::SignalsBlocked;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -185,6 +186,7 @@ impl Aside {
         let (errands, queue) = channel::<Errand>();
         let (handles, mine) = (Arc::clone(&self.handles), Arc::clone(&self.device));
         let space = Arc::clone(&self.space);
+        let _blocked = SignalsBlocked::new();
         let thread = std::thread::Builder::new().name("lanefs-aside".into()).spawn(move || {
             let mut bytes = ReplyBuffer::new(256);
             for errand in queue {

@@ -8,6 +8,7 @@ use crate::adaptor::Adaptor;
 use crate::reader_pool::ReaderPool;
 use crate::requests::serve;
 use crate::wire::{Answer, Device, Errno, Origin, Reply, ReplyBuffer, Request, request_bytes};
+use lanefs_sync::SignalsBlocked;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub(crate) fn start(
     }
     debug_assert_eq!(devices.len(), threads, "a descriptor for each");
     let pool = Arc::new(ReaderPool::new(reading));
+    let _blocked = SignalsBlocked::new();
     devices
         .into_iter()
         .enumerate()

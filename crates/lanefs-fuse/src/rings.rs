@@ -21,6 +21,7 @@ use crate::options::RingThreads;
 use crate::readers::{Serving, perform};
 use crate::wire::ring::{self, Entry};
 use crate::wire::{Answer, Device, Origin};
+use lanefs_sync::SignalsBlocked;
 use std::cell::Cell;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -161,6 +162,7 @@ impl QueueThreads {
     fn add(self: &Arc<QueueThreads>, report: Option<Sender<io::Result<()>>>) {
         let threads = Arc::clone(self);
         let refused = report.clone();
+        let _blocked = SignalsBlocked::new();
         let started =
             Builder::new().name(format!("lanefs-ring-{}", self.queue)).spawn(move || threads.run(report));
         match started {

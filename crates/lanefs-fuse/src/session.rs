@@ -11,6 +11,7 @@ use crate::rings::{Rings, ended};
 use crate::summary::{SWITCH, Switch, summary};
 use crate::wire::{Device, Offer, request_bytes, ring, shake_hands};
 use lanefs::Volume;
+use lanefs_sync::SignalsBlocked;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -187,6 +188,7 @@ fn serve(
     debug_assert!(threads.1 <= threads.0, "more would read than there are");
     let readers = readers::start(&adaptor, &device, config.max_write, threads, nap)?;
     let served = Arc::clone(&adaptor);
+    let _blocked = SignalsBlocked::new();
     let serving = Builder::new().name("lanefs-fuse".into()).spawn(move || {
         let _ending = ending;
         let mut result = readers.into_iter().map(ended).fold(Ok(()), io::Result::and);

@@ -23,6 +23,7 @@ pub mod raw_lock;
 pub mod rps;
 pub mod schedule;
 pub mod seqlock;
+pub mod signals;
 pub mod strided;
 pub mod waiting;
 
@@ -35,5 +36,6 @@ pub use racy_copy::{copy_racy, fill_racy};
 pub use raw_lock::RawLock;
 pub use rps::{Rps, RpsReadGuard, RpsWriteGuard};
 pub use seqlock::{SeqGuard, SeqWord};
+pub use signals::SignalsBlocked;
 pub use strided::StridedCounter;
 pub use waiting::{about_to_wait, on_wait};

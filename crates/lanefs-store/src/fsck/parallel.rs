@@ -1,6 +1,7 @@
 //! Work that several threads share.
 
 use super::FsckOptions;
+use lanefs_sync::SignalsBlocked;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::Builder;
 
@@ -27,11 +28,13 @@ pub(super) fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
         }
     };
     std::thread::scope(|s| {
+        let blocked = SignalsBlocked::new();
         for _ in 1..threads.min(n) {
             if Builder::new().spawn_scoped(s, work).is_err() {
                 break; // no more threads can be had: those that there are do it
             }
         }
+        drop(blocked);
         work();
     });
 }

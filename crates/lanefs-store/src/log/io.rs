@@ -11,7 +11,7 @@ use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
 use lanefs_format::superblock::{MAX_DEVICES, Superblock};
 use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
-use lanefs_sync::CachePadded;
+use lanefs_sync::{CachePadded, SignalsBlocked};
 use lanefs_sync::hash::WordMap;
 use lanefs_sync::lock::Mutex;
 use std::collections::HashMap;
@@ -317,7 +317,10 @@ impl Io {
             [first, ref rest @ ..] => std::thread::scope(|s| {
                 // Where no thread can be had, one device after the other.
                 let begin = |&d: &usize| Builder::new().spawn_scoped(s, move || one(d)).map_err(|_| d);
-                let others: Vec<_> = rest.iter().map(begin).collect();
+                let others: Vec<_> = {
+                    let _blocked = SignalsBlocked::new();
+                    rest.iter().map(begin).collect()
+                };
                 let mut result = one(first);
                 for o in others {
                     let panicked = |_| Err(StoreError::Invalid("a writer panicked".into()));

@@ -12,6 +12,7 @@ use crate::recovery::Recovery;
 use crate::recovery::scan::FsyncMessage;
 use lanefs_format::checksum;
 use lanefs_format::{BLOCK_SIZE, Block, BlockRef};
+use lanefs_sync::SignalsBlocked;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 
@@ -108,8 +109,10 @@ impl Recovery<'_> {
         }
         std::thread::scope(|s| {
             // As many as can be had, and this one if none can.
-            let all: Vec<_> =
-                (0..threads).filter_map(|_| Builder::new().spawn_scoped(s, work).ok()).collect();
+            let all: Vec<_> = {
+                let _blocked = SignalsBlocked::new();
+                (0..threads).filter_map(|_| Builder::new().spawn_scoped(s, work).ok()).collect()
+            };
             let mut bad = if all.is_empty() { work() } else { Vec::new() };
             for t in all {
                 let found = t.join().map_err(|_| StoreError::Invalid("a checking thread panicked".into()))?;

@@ -19,6 +19,7 @@ use crate::persist::Persist;
 use crate::persist::capture::{For, With};
 use crate::persist::writeback;
 use lanefs_format::{BLOCK_SIZE, Ino};
+use lanefs_sync::SignalsBlocked;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,6 +114,7 @@ impl Ahead {
 /// Starts the thread.
 pub(super) fn start_ahead(persist: &Arc<Persist>) -> std::io::Result<()> {
     let (weak, ahead) = (Arc::downgrade(persist), persist.ahead.clone());
+    let _blocked = SignalsBlocked::new();
     let t = std::thread::Builder::new().name("lanefs-ahead".into()).spawn(move || run(&weak, &ahead))?;
     let before = persist.ahead.thread.lock().replace(t);
     debug_assert!(before.is_none(), "a volume has one such thread");

@@ -27,6 +27,7 @@ use crate::memfs::data::FileData;
 use crate::memfs::inode::{SYNCING, XATTR_DIRTY};
 use crate::persist::Persist;
 use lanefs_store::Transaction;
+use lanefs_sync::SignalsBlocked;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -80,6 +81,7 @@ pub(super) fn stream_out(
     debug_assert!(inode.has(SYNCING), "the writeback of inode {} has not begun", inode.ino);
     std::thread::scope(|s| {
         let mut helpers = Vec::with_capacity(HELPERS);
+        let blocked = SignalsBlocked::new();
         for _ in 0..HELPERS {
             let (jobs, taken) = channel::<Transaction>();
             let (answer, answers) = channel();
@@ -95,6 +97,7 @@ pub(super) fn stream_out(
                 helpers.push(Helper { jobs, answers });
             }
         }
+        drop(blocked);
         let (mut written, mut from) = (0, Some(0));
         while let Some(at) = from
             && !helpers.is_empty()

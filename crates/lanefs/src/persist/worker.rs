@@ -2,6 +2,7 @@
 
 use super::Persist;
 use crate::error::Result;
+use lanefs_sync::SignalsBlocked;
 use lanefs_sync::lock::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -75,6 +76,7 @@ pub(super) fn start(
     rounds: Rounds,
 ) -> std::io::Result<()> {
     let (weak, own) = (Arc::downgrade(persist), worker.clone());
+    let _blocked = SignalsBlocked::new();
     let t = std::thread::Builder::new().name(name.into()).spawn(move || run(&weak, &own, rounds))?;
     let before = worker.thread.lock().replace(t);
     debug_assert!(before.is_none(), "a worker has one thread");
