@@ -1,24 +1,11 @@
 /* What a call that makes no sense answers: an errno, and a message, and nothing is harmed. */
 #define _GNU_SOURCE
+#include "check.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <lanefs.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define IS(call, expected)                                                                  \
-    do {                                                                                    \
-        long long got_ = (call);                                                            \
-        if (got_ != (long long)(expected)) {                                                \
-            fprintf(stderr, "line %d: %s: %lld (%s)\n", __LINE__, #call, got_, lanefs_last_error()); \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
-#define TELLS(word) IS(strstr(lanefs_last_error(), word) != NULL, 1)
 
 static void *has_no_error(void *unused)
 {

@@ -1,22 +1,11 @@
 /* Serves a mount of its volume at the directory named by the argument, and uses the same files by
    system calls there. */
 #define _GNU_SOURCE
+#include "check.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <lanefs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#define IS(call, expected)                                                                  \
-    do {                                                                                    \
-        long long got_ = (call);                                                            \
-        if (got_ != (long long)(expected)) {                                                \
-            fprintf(stderr, "line %d: %s: %lld (%s)\n", __LINE__, #call, got_, lanefs_last_error()); \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
 
 int main(int argc, char **argv)
 {

@@ -1,25 +1,13 @@
 /* Four threads use one volume at once: each has files of its own, all append to one file, and all
    count in another under its lock. */
 #define _GNU_SOURCE
+#include "check.h"
 #include <fcntl.h>
-#include <lanefs.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { THREADS = 4, ROUNDS = 200 };
 
 static struct lanefs_volume *volume;
-
-#define OK(call)                                                                         \
-    do {                                                                                 \
-        long long got_ = (call);                                                         \
-        if (got_ < 0) {                                                                  \
-            fprintf(stderr, "line %d: %s: %lld (%s)\n", __LINE__, #call, got_, lanefs_last_error()); \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
 
 static void *work(void *number)
 {
@@ -32,16 +20,16 @@ static void *work(void *number)
     for (int i = 0; i < ROUNDS; i++) {
         snprintf(path, sizeof path, "of-%d/%d", (int)(long)number, i);
         OK(lanefs_open(volume, path, O_WRONLY | O_CREAT | O_EXCL, 0644, &own));
-        OK(lanefs_write(own, path, strlen(path)));
+        IS(lanefs_write(own, path, strlen(path)), strlen(path));
         OK(lanefs_close(own));
         snprintf(line, sizeof line, "%d %5d\n", (int)(long)number, i);
-        OK(lanefs_write(log, line, strlen(line)));
+        IS(lanefs_write(log, line, strlen(line)), strlen(line));
 
         long long n = 0;
         OK(lanefs_lock_range(count, LANEFS_LOCK_EXCLUSIVE, 0, 0, 1));
-        OK(lanefs_pread(count, &n, sizeof n, 0));
+        IS(lanefs_pread(count, &n, sizeof n, 0) >= 0, 1);
         n++;
-        OK(lanefs_pwrite(count, &n, sizeof n, 0));
+        IS(lanefs_pwrite(count, &n, sizeof n, 0), sizeof n);
         OK(lanefs_lock_range(count, LANEFS_UNLOCK, 0, 0, 0));
     }
     OK(lanefs_close(log));
@@ -63,7 +51,7 @@ int main(void)
     long long n = 0;
     OK(lanefs_stat(volume, "log", &s));
     OK(lanefs_open(volume, "count", O_RDONLY, 0, &f));
-    OK(lanefs_pread(f, &n, sizeof n, 0));
+    IS(lanefs_pread(f, &n, sizeof n, 0), sizeof n);
     OK(lanefs_close(f));
     OK(lanefs_close_volume(volume));
     if (s.size != THREADS * ROUNDS * 8 || n != THREADS * ROUNDS) {

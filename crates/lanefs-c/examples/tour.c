@@ -1,30 +1,12 @@
 /* A tour of all calls: makes a volume in the image named by the argument, or in memory without
    one, and checks what each call answers. */
 #define _GNU_SOURCE
+#include "check.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <lanefs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static void fail(int line, const char *what, long long got)
-{
-    fprintf(stderr, "line %d: %s: %lld (%s)\n", line, what, got, lanefs_last_error());
-    exit(1);
-}
-
-/* The call answers what is expected. */
-#define IS(call, expected)                            \
-    do {                                              \
-        long long got_ = (call);                      \
-        if (got_ != (long long)(expected))            \
-            fail(__LINE__, #call, got_);              \
-    } while (0)
-#define OK(call) IS(call, 0)
 
 static void names(struct lanefs_volume *v)
 {

@@ -44,7 +44,7 @@ fn flags(key: &str) -> Vec<String> {
 }
 
 /// Compiles a source against the shared library, or links the static one.
-fn compile(source: &Path, shared: bool) -> PathBuf {
+pub fn compile(source: &Path, shared: bool) -> PathBuf {
     static COMPILED: AtomicUsize = AtomicUsize::new(0);
     let to = prefix().join(format!("program-{}", COMPILED.fetch_add(1, Ordering::Relaxed)));
     let mut cc = Command::new("cc");
@@ -61,7 +61,7 @@ fn compile(source: &Path, shared: bool) -> PathBuf {
     to
 }
 
-fn example(name: &str) -> PathBuf {
+pub fn example(name: &str) -> PathBuf {
     here().join("examples").join(name).with_extension("c")
 }
 
@@ -82,6 +82,16 @@ fn every_call_answers_as_it_is_written() {
 #[test]
 fn threads_share_a_volume() {
     says(&mut Command::new(compile(&example("threads"), true)), "threads done");
+}
+
+/// Content against a copy in memory, also when the volume was closed and opened meanwhile.
+#[test]
+fn random_operations_on_a_file_leave_what_they_must() {
+    let operations = std::env::var("LANEFS_OPS").unwrap_or_else(|_| "4000".into());
+    let (dir, fsx) = (tempfile::tempdir().unwrap(), compile(&example("fsx"), true));
+    for seed in ["1", "2"] {
+        says(Command::new(&fsx).arg(dir.path().join("fsx.lane")).args([&operations, seed]), "fsx done");
+    }
 }
 
 /// Needs root, or fusermount3 and a /dev/fuse that this user may open.
