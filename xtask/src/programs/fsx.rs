@@ -139,7 +139,7 @@ impl Fsx {
         let mut offset = self.random.below(limit);
         let mut len = 1 + self.random.below(WIDEST.min(limit - offset));
         if self.random.one_in(4) {
-            len = 1 + len % 100;
+            len = (1 + len % 100).min(limit - offset);
         }
         if self.direct {
             offset -= offset % SECTOR;
@@ -383,4 +383,25 @@ fn compare(offset: u64, got: &[u8], good: &[u8]) -> Result<(), String> {
         if zeros { " (zeros)" } else { "" },
         &good[first..(first + 8).min(good.len())],
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A range that ended behind its limit made the file longer than it may be, and mapped what it
+    /// does not have.
+    #[test]
+    fn ranges_end_at_their_limit() {
+        let dir = std::env::temp_dir().join(format!("lanefs-fsx-{}", std::process::id()));
+        for direct in [false, true] {
+            let mut fsx = Fsx::new(&dir, 5, false, false).unwrap();
+            fsx.direct = direct;
+            for limit in (1..200).chain([4097, LONGEST as u64]).cycle().take(20_000) {
+                let (offset, len) = fsx.range(limit);
+                assert!(offset < limit && offset + len <= limit, "{offset} +{len} of {limit}");
+            }
+        }
+        std::fs::remove_file(dir).unwrap();
+    }
 }
