@@ -48,6 +48,7 @@ mod translate;
 mod wire;
 
 pub use counts::Requests;
+pub use mount::remove_dead_mounts;
 pub use options::{BadOption, IoUring, MountConfig};
 pub use served::{ServedMount, serve_mount};
 pub use session::{Session, Unmounter, mount, serve_as_flusher};

@@ -13,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// A mount of ours, and how it is taken down again.
 pub(crate) struct Attached {
@@ -28,8 +29,8 @@ enum Way {
     /// By umount(2).
     Direct,
     /// By fusermount3. With `auto_unmount` it waits at the other end of the socket for the end of
-    /// this process.
-    ByHelper(#[allow(dead_code)] Option<UnixStream>),
+    /// this process, or of the mount.
+    ByHelper(Option<UnixStream>),
 }
 
 /// An entry of the table of mounts.
@@ -103,11 +104,24 @@ fn mount_by_helper(
     config: &MountConfig,
 ) -> io::Result<(Device, Option<UnixStream>)> {
     debug_assert!(mountpoint.is_absolute(), "the helper may look from elsewhere");
+    let Some(helper) = helper() else {
+        let what = "fusermount3, which mounts for ordinary users: not found; install fuse3";
+        return Err(io::Error::new(io::ErrorKind::NotFound, what));
+    };
     let (mine, theirs) = UnixStream::pair()?;
     // Inherited, with a number that the child gets. Not by a hook after the fork: that would make
     // it a real fork, and no ring of a device may live through one.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
-    let mut child = Command::new("fusermount3")
+    // One that stays until the mount is gone is no child of this process, whose program may wait
+    // for all it has.
+    let mut command = Command::new("/bin/sh");
+    match config.auto_unmount {
+        true => {
+            command.args(["-c", "\"$0\" \"$@\" &"]).arg(&helper);
+        }
+        false => command = Command::new(&helper),
+    }
+    let mut child = command
         .arg("-o")
         .arg(helper_options(others, config))
         .arg("--")
@@ -117,12 +131,7 @@ fn mount_by_helper(
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| {
-            io::Error::new(
-                e.kind(),
-                format!("fusermount3, which mounts for ordinary users: {e}; install fuse3"),
-            )
-        })?;
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", helper.display())))?;
     drop(theirs);
     let Some(device) = receive_descriptor(&mine)? else {
         let mut message = String::new();
@@ -132,12 +141,15 @@ fn mount_by_helper(
         let _ = child.wait();
         return Err(io::Error::other(with_advice(message.trim().replace('\n', "; "))));
     };
-    if config.auto_unmount {
-        return Ok((device.into(), Some(mine)));
-    }
-    drop(mine);
-    child.wait()?;
-    Ok((device.into(), None))
+    // Where a program has the kernel wait for its children, there is nothing to wait for.
+    let _ = child.wait();
+    Ok((device.into(), config.auto_unmount.then_some(mine)))
+}
+
+/// Returns the helper by its path, if it is installed.
+pub(crate) fn helper() -> Option<PathBuf> {
+    let dirs = std::env::var_os("PATH")?;
+    std::env::split_paths(&dirs).map(|dir| dir.join("fusermount3")).find(|path| path.is_file())
 }
 
 /// Adds advice to a message of fusermount3 if it may not open the device: it opens that as the user
@@ -170,6 +182,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 
 /// Returns the options for fusermount3.
 fn helper_options(others: bool, config: &MountConfig) -> String {
+    debug_assert!(!config.is_unchecked(), "the helper has the kernel check modes");
     // fusermount3 splits at commas and takes a backslash for an escape.
     let source = config.source.replace('\\', "\\\\").replace(',', "\\,");
     debug_assert_eq!(source.replace("\\\\", "").replace("\\,", "").find(['\\', ',']), None, "one option");
@@ -240,19 +253,21 @@ impl Attached {
     /// Unmounts if nobody uses the mount; EBUSY otherwise.
     pub(crate) fn detach_if_idle(&self) -> io::Result<()> {
         self.check()?;
-        match self.way {
+        match &self.way {
             Way::Direct => Ok(rustix::mount::unmount(&self.mountpoint, UnmountFlags::NOFOLLOW)?),
-            Way::ByHelper(_) => unmount_by_helper(&self.mountpoint, &["-u", "-q"]),
+            Way::ByHelper(waiting) => {
+                unmount_by_helper(&self.mountpoint, &["-u", "-q"])?;
+                waiting.as_ref().map_or(Ok(()), has_unmounted)
+            }
         }
     }
 
     /// Takes the mount out of the name space now; those who use it keep it until they are done.
     pub(crate) fn detach(&self) -> io::Result<()> {
         self.check()?;
-        match self.way {
-            Way::Direct => {
-                Ok(rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
-            }
+        match &self.way {
+            Way::Direct => Ok(rustix::mount::unmount(&self.mountpoint, DETACHED)?),
+            Way::ByHelper(Some(waiting)) if has_unmounted(waiting).is_ok() && self.check().is_err() => Ok(()),
             Way::ByHelper(_) => unmount_by_helper(&self.mountpoint, &["-u", "-q", "-z"]),
         }
     }
@@ -281,6 +296,49 @@ impl Attached {
         }
         cut
     }
+}
+
+/// The flags of umount(2) for a mount that leaves the name space at once.
+const DETACHED: UnmountFlags = UnmountFlags::DETACH.union(UnmountFlags::NOFOLLOW);
+
+/// Has the waiting helper unmount, and waits until it has: what is mounted there afterwards must
+/// not be taken for this mount.
+fn has_unmounted(waiting: &UnixStream) -> io::Result<()> {
+    waiting.shutdown(std::net::Shutdown::Write)?;
+    waiting.set_read_timeout(Some(HELPER_TAKES))?;
+    let mut reads = waiting;
+    let said = reads.read(&mut [0])?;
+    debug_assert_eq!(said, 0, "it sends the device, and no more");
+    match said {
+        0 => Ok(()),
+        _ => Err(io::Error::other("fusermount3 said something unknown")),
+    }
+}
+
+/// The time after which the waiting helper is not waited for any more.
+const HELPER_TAKES: Duration = Duration::from_secs(10);
+
+/// Takes mounts of LaneFS off a directory whose serving process has ended without unmounting.
+/// Returns how many there were.
+///
+/// # Errors
+/// Those of umount(2) or fusermount3.
+pub fn remove_dead_mounts(mountpoint: &Path) -> io::Result<usize> {
+    let mut removed = 0;
+    while std::fs::metadata(mountpoint).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
+        let path = mountpoint.canonicalize().or_else(|_| std::path::absolute(mountpoint))?;
+        let top = mounts_at(&path).and_then(|all| topmost(&all).cloned());
+        if !top.is_some_and(|top| top.kind.ends_with(".lanefs")) {
+            return Err(io::Error::from_raw_os_error(libc::ENOTCONN));
+        }
+        match rustix::mount::unmount(&path, DETACHED) {
+            Err(rustix::io::Errno::PERM) => unmount_by_helper(&path, &["-u", "-q", "-z"])?,
+            done => done?,
+        }
+        removed += 1;
+        debug_assert!(removed <= 1000, "{}: a dead mount stays", path.display());
+    }
+    Ok(removed)
 }
 
 /// Unmounts by fusermount3.

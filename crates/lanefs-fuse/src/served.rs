@@ -9,7 +9,8 @@
 //!    (ENODEV); a private map has the content of the time when its pages were first touched.
 //! S3 A write by O_APPEND goes to the end as it is then, wherever the kernel believes it.
 
-use crate::{MountConfig, Session, mount};
+use crate::mount::helper;
+use crate::{IoUring, MountConfig, Session, mount, remove_dead_mounts};
 use lanefs::Volume;
 use std::io;
 use std::path::Path;
@@ -18,21 +19,33 @@ use std::path::Path;
 /// unmounts, whoever uses the mount; the volume stays open.
 pub struct ServedMount(Option<Session>);
 
+/// The most threads that serve such a mount.
+const MOST_THREADS: usize = 8;
+
 /// Mounts `volume` at the directory `mountpoint`, and serves the mount from threads of this
 /// process. Until it is unmounted the process may do all that it does with the volume, and either
 /// sees what the other does as soon as it is done. One mount of a volume at a time.
 ///
 /// It is to be unmounted before the volume is closed: calls through a mount of a closed volume fail
 /// with EIO. Where fusermount3 is installed the mount also goes when the process is killed; else it
-/// answers ENOTCONN then, until somebody unmounts it. Advisory locks that are taken through the
+/// answers ENOTCONN then, until somebody unmounts it, or serves a mount there again. Its threads
+/// take no signals, and no child of this process stays. Advisory locks that are taken through the
 /// mount are the kernel's, and keep nobody in this process out.
 ///
 /// # Errors
 /// Those of [`mount`].
 pub fn serve_mount(volume: &Volume, mountpoint: &Path) -> io::Result<ServedMount> {
-    let helper = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file()));
-    let config = MountConfig { shared: true, auto_unmount: helper, ..MountConfig::default() };
+    if remove_dead_mounts(mountpoint)? > 0 {
+        tracing::warn!("{}: the mount of a process that has ended was removed", mountpoint.display());
+    }
+    // No more than few callers need: the process has its own work.
+    let config = MountConfig {
+        shared: true,
+        auto_unmount: helper().is_some(),
+        io_uring: IoUring::Off,
+        threads: MountConfig::default().threads().min(MOST_THREADS),
+        ..MountConfig::default()
+    };
     debug_assert!(config.believes_for().is_zero() && !config.gathers() && !config.stateless());
     Ok(ServedMount(Some(mount(volume.clone(), mountpoint, &config)?)))
 }

@@ -9,6 +9,8 @@
 //! | `LANEFS_IMAGES` | the images of the volume, absolute, a line each |
 //! | `LANEFS_CWD` | the working directory below the prefix, if the program begins there |
 //! | `LANEFS_CACHE` | bytes of memory for the volume; default: a quarter of RAM |
+//! | `LANEFS_MOUNT` | where to serve a mount of the volume meanwhile: a directory, absolute |
+//! | `LANEFS_MOUNTED` | where another process serves one, for what is told |
 //! | `LANEFS_REPORT` | `1`: on exit say what was served and what was not |
 //!
 //! How a call goes: a function in `calls` asks `route` whose path it has, or `table` whose
@@ -29,6 +31,8 @@
 mod attributes;
 mod calls;
 mod dispatch;
+mod environment;
+mod handing;
 mod hook;
 mod life;
 mod links;
@@ -37,6 +41,7 @@ mod placeholder;
 mod raw;
 mod report;
 mod route;
+mod served;
 mod settings;
 mod shared;
 mod table;

@@ -6,7 +6,7 @@ use crate::table::Description;
 use lanefs::{File, FileKind, Fs, OpenOptions};
 use std::ffi::c_int;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 
 /// Flags that the library takes as they are.
 const PASSED: c_int = libc::O_TMPFILE
@@ -77,6 +77,8 @@ pub fn description(file: File, flags: c_int) -> Result<Description, c_int> {
         position: Mutex::new(()),
         listed: AtomicU64::new(0),
         path: Vec::new(),
+        locked: AtomicBool::new(false),
+        successor: AtomicI32::new(-1),
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::raw::sys;
 use std::ffi::c_int;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 /// The lowest number of the library's own descriptors, if the limit allows: programs count theirs
 /// from 0, and some expect the next to be free.
@@ -11,7 +11,14 @@ const HIGH: c_int = 512;
 
 /// The library's own descriptors, which no call of the program closes; -1: none. Written when they
 /// are opened. Relaxed: a number is opened before it is entered.
-static OWN: [AtomicI32; 64] = [const { AtomicI32::new(-1) }; 64];
+static OWN: [AtomicI32; 256] = [const { AtomicI32::new(-1) }; 256];
+/// The places of it that were ever used, from the first on.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the places that may hold one.
+fn places() -> &'static [AtomicI32] {
+    &OWN[..USED.load(Ordering::Relaxed)]
+}
 
 static FILE: OnceLock<c_int> = OnceLock::new();
 
@@ -44,7 +51,9 @@ pub fn own(fd: c_int) -> c_int {
 
 /// Enters a descriptor as the library's own.
 pub fn note(fd: c_int) {
-    for place in &OWN {
+    for (i, place) in OWN.iter().enumerate() {
+        // Before the number is there: who looks for it looks so far.
+        USED.fetch_max(i + 1, Ordering::Relaxed);
         if place.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             return;
         }
@@ -53,7 +62,7 @@ pub fn note(fd: c_int) {
 
 /// Has a number be the library's own no more, as it is about to be closed.
 pub fn disown(fd: c_int) {
-    for place in &OWN {
+    for place in places() {
         let _ = place.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -62,12 +71,13 @@ pub fn disown(fd: c_int) {
 #[inline]
 pub fn is_own(fd: c_int) -> bool {
     // Numbers below are the program's, but for a small limit.
-    fd >= 64 && OWN.iter().any(|p| p.load(Ordering::Relaxed) == fd)
+    fd >= 64 && places().iter().any(|p| p.load(Ordering::Relaxed) == fd)
 }
 
 /// Returns the library's own descriptors in order.
 pub fn owned() -> Vec<c_int> {
-    let mut all: Vec<c_int> = OWN.iter().map(|p| p.load(Ordering::Relaxed)).filter(|fd| *fd >= 0).collect();
+    let mut all: Vec<c_int> =
+        places().iter().map(|p| p.load(Ordering::Relaxed)).filter(|fd| *fd >= 0).collect();
     all.sort_unstable();
     all
 }

@@ -6,10 +6,13 @@
 //!    the host has there.
 //! R3 A symbolic link of the volume with an absolute target is followed as the program means it:
 //!    below the prefix into the volume, else to the host (`links`).
+//! R4 Where a mount is served at the prefix, a child of the process asks the host for all of that,
+//!    which has the mount there.
 
 use crate::raw::sys;
 use crate::settings::{Settings, below, settings};
 use crate::table::{self, Description};
+use crate::volume;
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +49,7 @@ pub fn set_cwd(dir: Option<WorkingDir>) {
 /// Returns whether the working directory is one of the volume.
 #[inline]
 pub fn cwd_is_ours() -> bool {
-    IN_VOLUME.load(Ordering::Relaxed)
+    IN_VOLUME.load(Ordering::Relaxed) && !volume::is_mounts()
 }
 
 /// Returns the path of the working directory in the volume, as it was when it was entered.
@@ -108,6 +111,15 @@ fn contains(text: &[u8], piece: &[u8]) -> bool {
 /// Returns whose a path is that begins at a descriptor, or AT_FDCWD.
 #[inline]
 pub fn route(dirfd: c_int, path: &CStr) -> Route<'_> {
+    match as_served(dirfd, path) {
+        Route::Ours(Spot { start: Start::Root, .. }) if volume::is_mounts() => Route::Host,
+        route => route,
+    }
+}
+
+/// Returns whose a path is, for a process that has the volume or could have it.
+#[inline]
+fn as_served(dirfd: c_int, path: &CStr) -> Route<'_> {
     let Some(settings) = settings() else { return Route::Host };
     let path = path.to_bytes();
     if path.first() == Some(&b'/') {

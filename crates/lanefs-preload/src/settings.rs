@@ -6,6 +6,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+/// A mount of the volume that this process serves.
+pub struct Mount {
+    /// Its directory, absolute.
+    pub dir: Vec<u8>,
+    /// Whether that is the prefix.
+    pub at_prefix: bool,
+}
+
 /// What the library was started with.
 pub struct Settings {
     /// The directory whose paths are served: absolute, without a slash at its end.
@@ -19,6 +27,10 @@ pub struct Settings {
     pub cwd: Option<Vec<u8>>,
     /// Bytes of memory for the volume; 0 for the default.
     pub cache: u64,
+    /// The mount that this process serves.
+    pub mount: Option<Mount>,
+    /// Where another process serves one.
+    pub mounted: Option<Vec<u8>>,
     /// Whether a report is wanted.
     pub report: bool,
     /// What was preloaded: this library, and others.
@@ -64,7 +76,9 @@ fn read() -> Option<Settings> {
     });
     let number = |v: Vec<u8>| String::from_utf8(v).ok()?.parse().ok();
     let cache = variable("LANEFS_CACHE").and_then(number).unwrap_or(0);
+    let mount = variable("LANEFS_MOUNT").map(|dir| Mount { at_prefix: dir == prefix, dir });
+    let mounted = variable("LANEFS_MOUNTED");
     let report = variable("LANEFS_REPORT").is_some_and(|v| v != b"0");
     let preload = variable("LD_PRELOAD").unwrap_or_default();
-    Some(Settings { prefix, last, images, cwd, cache, report, preload })
+    Some(Settings { prefix, last, images, cwd, cache, mount, mounted, report, preload })
 }

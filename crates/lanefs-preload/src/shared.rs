@@ -185,6 +185,11 @@ fn drop_unmapped(all: &mut BTreeMap<u64, Shadow>) {
     });
 }
 
+/// Returns whether a file is mapped so.
+pub fn has(ino: Ino) -> bool {
+    any() && shadows().contains_key(&ino.0)
+}
+
 /// Returns whether an address range has mappings of shadows, for a caller that unmaps it.
 pub fn is_mapped(range: &Range<usize>) -> bool {
     any() && shadows().values().any(|s| s.mapped.iter().any(|m| m.start < range.end && range.start < m.end))

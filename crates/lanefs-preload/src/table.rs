@@ -3,6 +3,8 @@
 //! A descriptor refers to a description, as in the kernel: `dup` makes another descriptor of the
 //! same one, with one position, one set of flags and one owner of locks.
 
+use crate::placeholder;
+use crate::raw::sys;
 use lanefs::fs::Dir;
 use lanefs::{File, FileKind};
 use std::ffi::c_int;
@@ -28,8 +30,14 @@ pub struct Description {
     pub position: Mutex<()>,
     /// Where the next listing by getdents64 goes on. Written under `position`.
     pub listed: AtomicU64,
-    /// The path it was opened by, within the volume: absolute.
+    /// The path it was opened by, within the volume: absolute. Of a file only where a mount is
+    /// served.
     pub path: Vec<u8>,
+    /// A lock was taken on it.
+    pub locked: AtomicBool,
+    /// The kernel's open file that has taken its place, with the position, and is the library's
+    /// own; -1: none. Written under `position`.
+    pub successor: AtomicI32,
 }
 
 impl Description {
@@ -38,9 +46,24 @@ impl Description {
         self.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0
     }
 
+    /// Returns what has taken its place. For a caller that holds `position`.
+    pub fn successor(&self) -> Option<c_int> {
+        Some(self.successor.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+    }
+
     /// Returns whether it was opened with O_PATH: it can be looked at, not read.
     pub fn path_only(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & libc::O_PATH != 0
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        if let Some(fd) = self.successor() {
+            placeholder::disown(fd);
+            // SAFETY: the descriptor is this one's.
+            unsafe { sys!(libc::SYS_close, fd) };
+        }
     }
 }
 

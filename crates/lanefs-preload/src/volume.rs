@@ -4,7 +4,7 @@ use crate::hook::{errno, set_errno};
 use crate::raw::sys;
 use crate::report::{self, Call};
 use crate::settings::{Settings, settings};
-use crate::{placeholder, shared};
+use crate::{placeholder, served, shared};
 use lanefs::{Cred, Fs, MountOptions, Volume};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,8 +19,9 @@ static VOLUME: OnceLock<Result<Volume, c_int>> = OnceLock::new();
 static VIEW: AtomicPtr<Fs> = AtomicPtr::new(std::ptr::null_mut());
 /// A page of which the child of a fork gets an empty copy (P2).
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-/// The descriptors of the images, which a child of a fork closes; -1: none.
-static IMAGES: [AtomicI32; 64] = [const { AtomicI32::new(-1) }; 64];
+/// The descriptors of the images and of the mount, which a child of a fork closes: they would hold
+/// the images' lock, and keep the mount from failing when the owner is killed. -1: none.
+static DESCRIPTORS: [AtomicI32; 256] = [const { AtomicI32::new(-1) }; 256];
 /// The child has said that the volume is not its own.
 static SAID: AtomicBool = AtomicBool::new(false);
 
@@ -77,13 +78,37 @@ pub fn is_open() -> bool {
 fn not_ours() -> c_int {
     if !SAID.swap(true, Ordering::Relaxed) {
         let prefix = settings().map(|s| String::from_utf8_lossy(&s.prefix)).unwrap_or_default();
-        say(&format!(
-            "the volume at {prefix} belongs to the process that opened it, not to its child {}: EIO; \
-             mount it instead",
-            std::process::id()
-        ));
+        let child = std::process::id();
+        say(&match served::directory() {
+            Some(m) if m.at_prefix => format!(
+                "a file at {prefix} was opened by another process and not handed on to its child \
+                 {child}: EIO; see docs/RUN.md, \"Children\""
+            ),
+            _ => format!(
+                "the volume at {prefix} belongs to the process that opened it, not to its child \
+                 {child}: EIO; {}",
+                advice()
+            ),
+        });
     }
     libc::EIO
+}
+
+/// Returns what to do where another process has the volume.
+fn advice() -> String {
+    let shown = |dir: &[u8]| String::from_utf8_lossy(dir).into_owned();
+    let mounted = served::directory().map(|m| &m.dir).or(settings().and_then(|s| s.mounted.as_ref()));
+    match mounted {
+        Some(dir) => format!("its files are at {}, where it is mounted", shown(dir)),
+        None => "mount it instead".into(),
+    }
+}
+
+/// Returns whether paths below the prefix are the host's, where the mount is: in a child of the
+/// process that serves it there, and for the mount's own calls.
+#[inline]
+pub fn is_mounts() -> bool {
+    served::is_host() || (served::is_at_prefix() && !is_owner())
 }
 
 /// Performs a call on the volume.
@@ -149,19 +174,9 @@ pub fn forget_view() {
 /// Opens the volume.
 fn open(settings: &Settings) -> Result<Volume, c_int> {
     let options = MountOptions { cache_size: settings.cache, ..MountOptions::default() };
-    // Threads of the volume must not run the program's signal handlers; they inherit the mask.
-    // SAFETY: the sets are written before they are read.
-    let before = unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        before
-    };
     let taken = placeholder::take_low();
     let opened = Volume::open(&settings.images, &options);
     placeholder::give_back(taken);
-    // SAFETY: the set is what the call above wrote.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     match opened {
         Ok(volume) => {
             note_images(settings);
@@ -170,27 +185,67 @@ fn open(settings: &Settings) -> Result<Volume, c_int> {
         }
         Err(e) => {
             let prefix = String::from_utf8_lossy(&settings.prefix);
-            let in_use = e.errno() == libc::EBUSY;
-            let advice = if in_use { "; one process has it at a time: mount it instead" } else { "" };
+            let advice = match e.errno() == libc::EBUSY {
+                true => format!("; one process has it at a time: {}", advice()),
+                false => String::new(),
+            };
             say(&format!("{prefix}: {e}{advice}"));
             Err(e.errno())
         }
     }
 }
 
-/// Finds the descriptors of the images: the program must not close them, and a child must.
+/// Opens the volume and serves its mount, before the program begins.
+///
+/// # Errors
+/// It was said which.
+pub fn begin_served() -> Result<(), c_int> {
+    let _inside = Inside::enter();
+    let settings = settings().ok_or(libc::EIO)?;
+    let volume = VOLUME.get_or_init(|| open(settings)).as_ref().map_err(|e| *e)?;
+    serve_mount(volume)
+}
+
+/// Serves the mount of an open volume, while the program does nothing.
+fn serve_mount(volume: &Volume) -> Result<(), c_int> {
+    let before = descriptors();
+    let taken = placeholder::take_low();
+    let result = served::begin(volume);
+    placeholder::give_back(taken);
+    descriptors().into_iter().filter(|fd| !before.contains(fd)).for_each(note);
+    result.map_err(|e| {
+        let dir = settings().and_then(|s| s.mount.as_ref()).map(|m| String::from_utf8_lossy(&m.dir));
+        say(&format!("{}: the volume cannot be mounted there: {e}", dir.unwrap_or_default()));
+        e.raw_os_error().unwrap_or(libc::EIO)
+    })
+}
+
+/// Returns the numbers of all open descriptors.
+pub fn descriptors() -> Vec<c_int> {
+    let Ok(fds) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let all: Vec<c_int> = fds.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    // SAFETY: F_GETFD takes any number; that of the listing itself is closed again.
+    all.into_iter().filter(|fd| unsafe { sys!(libc::SYS_fcntl, *fd, libc::F_GETFD) } >= 0).collect()
+}
+
+/// Enters a descriptor of the volume: the program must not close it, and a child must.
+fn note(fd: c_int) {
+    for place in &DESCRIPTORS {
+        if place.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            placeholder::note(fd);
+            return;
+        }
+    }
+}
+
+/// Finds the descriptors of the images.
 fn note_images(settings: &Settings) {
     let is_image = |fd: &c_int| {
         let of = |path: &std::path::Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
         let this = of(format!("/proc/self/fd/{fd}").as_ref());
         this.is_some() && settings.images.iter().any(|i| of(i) == this)
     };
-    let Ok(fds) = std::fs::read_dir("/proc/self/fd") else { return };
-    let numbers: Vec<c_int> = fds.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
-    for (fd, place) in numbers.into_iter().filter(is_image).zip(&IMAGES) {
-        place.store(fd, Ordering::Relaxed);
-        placeholder::note(fd);
-    }
+    descriptors().into_iter().filter(is_image).for_each(note);
 }
 
 /// Marks the process as the volume's owner.
@@ -226,9 +281,9 @@ fn mark_owner() {
     }
 }
 
-/// Runs in the child of a fork: lets go of the images, whose lock would else outlive the parent.
+/// Runs in the child of a fork: lets go of the images and the mount.
 extern "C" fn in_child() {
-    for place in &IMAGES {
+    for place in &DESCRIPTORS {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
             // SAFETY: the descriptor is the child's copy of the volume's, which the child never
@@ -238,14 +293,35 @@ extern "C" fn in_child() {
     }
 }
 
-/// Makes durable what was done, before the process becomes another program: no descriptor of the
-/// volume is handed on.
+/// Removes the mount.
+fn end_mount() {
+    if let Err(e) = served::end() {
+        say(&format!("the mount ended with an error: {e}"));
+    }
+}
+
+/// Serves the mount again: the process has not become another program.
+pub fn after_failed_exec() {
+    if let Some(Ok(volume)) = VOLUME.get()
+        && settings().is_some_and(|s| s.mount.is_some())
+        && is_owner()
+        && !is_inside()
+    {
+        let _inside = Inside::enter();
+        // It was said why.
+        let _ = serve_mount(volume);
+    }
+}
+
+/// Makes durable what was done and removes the mount, before the process becomes another program:
+/// no descriptor of the volume is handed on.
 pub fn before_exec() {
     if let Some(Ok(volume)) = VOLUME.get()
         && is_owner()
         && !is_inside()
     {
         let _inside = Inside::enter();
+        end_mount();
         let stored = shared::flush_all().map_err(lanefs::Error::Posix);
         if let Err(e) = stored.and(volume.sync()) {
             say(&format!("what was written last is not durable: {e}"));
@@ -266,6 +342,7 @@ pub fn close() {
         unsafe { sys!(libc::SYS_write, 2, text.as_ptr(), text.len()) };
     }
     let Some(Ok(volume)) = VOLUME.get() else { return };
+    end_mount();
     let stored = shared::flush_all().map_err(lanefs::Error::Posix);
     if let Err(e) = stored.and(volume.close()) {
         say(&format!("the volume was not closed well, and what was written last may be lost: {e}"));

@@ -11,7 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lanefs-store", &["lanefs-sync", "lanefs-format"]),
     ("lanefs", &["lanefs-sync", "lanefs-format", "lanefs-store"]),
     ("lanefs-fuse", &["lanefs-sync", "lanefs"]),
-    ("lanefs-preload", &["lanefs"]),
+    ("lanefs-preload", &["lanefs", "lanefs-fuse"]),
     ("lanefs-c", &["lanefs", "lanefs-fuse"]),
     ("lanefs-sqlite", &["lanefs", "lanefs-fuse"]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),

@@ -21,13 +21,17 @@ const SYSTEM: &[&str] = &["/proc", "/sys", "/dev"];
 ///
 /// The volume's files are those of the program below /DIR, which need not exist: the library that
 /// is preloaded answers for them in the process itself. One process at a time has the volume; what
-/// the program starts does not see it meanwhile (see docs/RUN.md). LANEFS_REPORT=1 tells on exit
-/// which calls were served.
+/// the program starts sees it by --mount, and else does not (see docs/RUN.md). LANEFS_REPORT=1
+/// tells on exit which calls were served.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Begin in this directory, which may lie below /DIR
     #[arg(short = 'C', long, value_name = "DIR")]
     pub chdir: Option<PathBuf>,
+    /// Have the program's process serve a mount there meanwhile, for others: `ls`, backup, what the
+    /// program starts (those that look below /DIR: mount at /DIR itself)
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
     /// Memory for the volume [default: a quarter of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub cache: Option<u64>,
@@ -58,6 +62,7 @@ pub fn run(args: &Args) -> Outcome {
         }
         is_free(image)?;
     }
+    let mount = args.mount.as_deref().map(|dir| mountpoint(dir, &prefix, &images)).transpose()?;
     let library = library()?;
     let program = program::find(&args.command[0])?;
     program::check(&program)?;
@@ -73,7 +78,12 @@ pub fn run(args: &Args) -> Outcome {
         .env("LD_PRELOAD", preload)
         .env("LANEFS_PREFIX", &prefix)
         .env("LANEFS_IMAGES", OsStr::from_bytes(&names.join(&b"\n"[..])))
-        .env_remove("LANEFS_CWD");
+        .env_remove("LANEFS_CWD")
+        .env_remove("LANEFS_MOUNTED")
+        .env_remove("LANEFS_MOUNT");
+    if let Some(dir) = mount {
+        command.env("LANEFS_MOUNT", dir);
+    }
     if let Some(cache) = args.cache {
         command.env("LANEFS_CACHE", cache.to_string());
     }
@@ -107,6 +117,30 @@ fn prefix(path: &Path) -> Result<PathBuf, Failure> {
     match SYSTEM.iter().any(|s| prefix.starts_with(s)) {
         true => Err(bad("that is the system's")),
         false => Ok(prefix),
+    }
+}
+
+/// Returns the directory where the program's process is to serve a mount; the prefix itself if that
+/// is where it is.
+fn mountpoint(dir: &Path, prefix: &Path, images: &[PathBuf]) -> Result<PathBuf, Failure> {
+    let bad = |why: &str| Err(Failure::new(format_args!("{}: {why}", dir.display())));
+    match lanefs_fuse::remove_dead_mounts(dir).about(dir.display())? {
+        0 => {}
+        n => eprintln!("{}: unmounted what a killed process had left there ({n})", dir.display()),
+    }
+    let full = dir.canonicalize().about(dir.display())?;
+    if !full.is_dir() {
+        return bad("no directory to mount at");
+    }
+    if images.iter().any(|i| i.starts_with(&full)) {
+        return bad("the mount would hide the image");
+    }
+    if prefix.canonicalize().is_ok_and(|p| p == full) {
+        return Ok(prefix.to_path_buf());
+    }
+    match full.starts_with(prefix) || prefix.starts_with(&full) {
+        true => bad("neither above nor below where the program finds the volume; the same, or apart"),
+        false => Ok(full),
     }
 }
 

@@ -77,3 +77,56 @@ fn what_cannot_be_served_is_refused_before_it_starts() {
     let missing = dir.path().join("missing.lane");
     lanefs_run(&missing, "/run-test", &[], &["true"]).fails(1, &["missing.lane", "No such file"]);
 }
+
+#[test]
+fn a_mount_is_served_beside_the_program_and_what_a_killed_one_left_is_removed() {
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("/dev/fuse cannot be opened: not tested");
+        return;
+    }
+    let (dir, image) = volume("128M");
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let data = data.to_str().unwrap();
+    let options = ["--mount", data];
+    let run = |command: &[&str]| lanefs_run(&image, data, &options, command);
+    let there = lanefs_run(&image, data, &["-C", data, "--mount", data], &["sh", "-c", "pwd; ls; /bin/pwd"]);
+    assert_eq!(there.ok().out, format!("{data}\n{data}\n"));
+    let script = format!("cd {data}; cat /etc/passwd | tee p | cmp - /etc/passwd; ls; true");
+    assert_eq!(run(&["bash", "-c", &script]).ok().out, "p\n");
+    // One that could not be the first.
+    let source = dir.path().join("static.c");
+    std::fs::write(&source, "#include <unistd.h>\nint main(int n, char **a) { return access(a[1], R_OK); }")
+        .unwrap();
+    let built = dir.path().join("static");
+    let done = Command::new("cc").arg("-static").arg("-o").args([&built, &source]).status().unwrap();
+    assert!(done.success(), "cc -static");
+    assert_eq!(
+        run(&["bash", "-c", &format!("{} {data}/p && echo seen", built.display())]).ok().out,
+        "seen\n"
+    );
+    for (mount, words) in [
+        (dir.path().join("none"), "No such file"),
+        (image.clone(), "no directory"),
+        (dir.path().to_path_buf(), "hide the image"),
+    ] {
+        lanefs_run(&image, data, &["--mount", mount.to_str().unwrap()], &["true"]).fails(1, &[words]);
+    }
+    std::fs::create_dir(dir.path().join("data/below")).unwrap();
+    let below = format!("{data}/below");
+    lanefs_run(&image, data, &["--mount", &below], &["true"]).fails(1, &["neither above nor below"]);
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = format!("{}:{data}", image.display());
+    let mut killed = Command::new(LANEFS);
+    killed.env("LANEFS_PRELOAD", library()).env("PATH", "/nowhere").arg("run").args(options).arg(place);
+    let killed = killed.args(["--", "/bin/sh", "-c", "kill -9 $$"]).status().unwrap();
+    assert!(!killed.success());
+    let dead = std::fs::read_dir(data).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    let again = run(&["ls", data]).ok();
+    assert!(again.err.contains("unmounted what a killed process had left"), "{}", again.err);
+    assert_eq!(again.out, "p\n");
+    assert!(std::fs::read_dir(data).unwrap().next().is_some_and(|e| e.unwrap().file_name() == "below"));
+}

@@ -144,8 +144,47 @@ fn holder() {
     let Some(dir) = std::env::var_os("LANEFS_TEST_MOUNT") else { return };
     let volume = Volume::in_memory(64 << 20).unwrap();
     let _mount = serve_mount(&volume, Path::new(&dir)).unwrap();
-    println!("\nserving");
+    // A program that waits for all its children must not wait for the mount.
+    let children = rustix::process::waitpid(None, rustix::process::WaitOptions::NOHANG);
+    println!("\nserving, {}", children.map_or_else(|e| e.to_string(), |_| "with children".into()));
     std::thread::sleep(Duration::from_secs(600));
+}
+
+/// Has another process serve a mount, and kills it.
+fn hold_and_kill(dir: &Path, how: impl FnOnce(&mut Command)) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "served::holder", "--nocapture"]).env("LANEFS_TEST_MOUNT", dir);
+    how(&mut command);
+    let mut holder = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    let said = lines.map_while(Result::ok).find(|l| l.starts_with("serving"));
+    let was_mounted = is_mounted(dir);
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let none = format!("serving, {}", rustix::io::Errno::CHILD);
+    assert!(said == Some(none) && was_mounted, "{said:?}");
+}
+
+/// Without fusermount3 the mount stays and is dead; who serves one there again finds that.
+#[test]
+fn a_dead_mount_is_removed_before_another_is_made() {
+    if !rustix::process::geteuid().is_root() || Served::new().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        hold_and_kill(dir.path(), |c| {
+            c.env("PATH", "/nowhere");
+        });
+        let dead = fs::read_dir(dir.path()).unwrap_err();
+        assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    }
+    let volume = Volume::in_memory(64 << 20).unwrap();
+    let mount = serve_mount(&volume, dir.path()).unwrap();
+    fs::write(dir.path().join("f"), "alive").unwrap();
+    mount.unmount().unwrap();
+    assert!(!is_mounted(dir.path()) && fs::read_dir(dir.path()).unwrap().next().is_none());
+    assert_eq!(lanefs_fuse::remove_dead_mounts(dir.path()).unwrap(), 0);
 }
 
 #[test]
@@ -155,18 +194,7 @@ fn a_killed_process_leaves_no_mount() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut holder = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "served::holder", "--nocapture"])
-        .env("LANEFS_TEST_MOUNT", dir.path())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
-    let serving = lines.any(|l| l.is_ok_and(|l| l == "serving"));
-    let was_mounted = is_mounted(dir.path());
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    assert!(serving && was_mounted);
+    hold_and_kill(dir.path(), |_| {});
     let since = Instant::now();
     while is_mounted(dir.path()) {
         assert!(since.elapsed() < Duration::from_secs(120), "fusermount3 sees the end, and unmounts");

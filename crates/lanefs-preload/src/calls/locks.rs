@@ -9,6 +9,7 @@ use crate::table::Description;
 use lanefs::locks::Lock;
 use std::ffi::c_int;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// Takes or gives back the lock of the whole file.
 pub fn whole(d: &Description, operation: c_int) -> Result<c_int, c_int> {
@@ -22,6 +23,7 @@ pub fn whole(d: &Description, operation: c_int) -> Result<c_int, c_int> {
         }
         _ => return Err(libc::EINVAL),
     };
+    d.locked.store(true, Ordering::Relaxed);
     d.file.lock(kind, wait).map(|()| 0).map_err(errno)
 }
 
@@ -57,6 +59,9 @@ pub fn range(d: &Description, command: c_int, lock: &mut libc::flock) -> Result<
     if matches!(command, libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK) && lock.l_pid != 0 {
         return Err(libc::EINVAL);
     }
+    if !matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) && kind.is_some() {
+        d.locked.store(true, Ordering::Relaxed);
+    }
     match command {
         libc::F_GETLK => {
             kind.ok_or(libc::EINVAL)?;
@@ -79,7 +84,7 @@ pub fn range(d: &Description, command: c_int, lock: &mut libc::flock) -> Result<
             Ok(0)
         }
         libc::F_SETLK | libc::F_SETLKW => {
-            let access = d.flags.load(std::sync::atomic::Ordering::Relaxed) & libc::O_ACCMODE;
+            let access = d.flags.load(Ordering::Relaxed) & libc::O_ACCMODE;
             match kind {
                 Some(Lock::Shared) if access == libc::O_WRONLY => Err(libc::EBADF),
                 Some(Lock::Exclusive) if access == libc::O_RDONLY => Err(libc::EBADF),
@@ -101,10 +106,14 @@ pub fn range(d: &Description, command: c_int, lock: &mut libc::flock) -> Result<
 /// Does what lockf(3) does.
 pub fn from_position(d: &Description, command: c_int, len: i64) -> Result<c_int, c_int> {
     bytes(d, libc::SEEK_CUR, 0, len)?;
-    let access = d.flags.load(std::sync::atomic::Ordering::Relaxed) & libc::O_ACCMODE;
+    let access = d.flags.load(Ordering::Relaxed) & libc::O_ACCMODE;
     match command {
         libc::F_LOCK | libc::F_TLOCK if access == libc::O_RDONLY => Err(libc::EBADF),
-        libc::F_LOCK | libc::F_TLOCK | libc::F_ULOCK | libc::F_TEST => Ok(0),
+        libc::F_LOCK | libc::F_TLOCK => {
+            d.locked.store(true, Ordering::Relaxed);
+            Ok(0)
+        }
+        libc::F_ULOCK | libc::F_TEST => Ok(0),
         _ => Err(libc::EINVAL),
     }
 }

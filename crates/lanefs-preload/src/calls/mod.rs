@@ -18,4 +18,4 @@ mod system;
 mod temporary;
 mod transfer;
 mod trees;
-mod working_dir;
+pub mod working_dir;

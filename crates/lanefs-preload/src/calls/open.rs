@@ -6,7 +6,7 @@ use crate::hook::hook;
 use crate::report::Call;
 use crate::route::{Last, Spot};
 use crate::table::{self, Description};
-use crate::{links, opening, placeholder, volume};
+use crate::{links, opening, placeholder, served, volume};
 use lanefs::{FileKind, Volume};
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -17,6 +17,9 @@ pub fn describe(volume: &Volume, spot: &Spot<'_>, flags: c_int, mode: u32) -> Re
     if description.kind == FileKind::Dir {
         // Where it cannot be found, it is looked for by its number when it is needed.
         description.path = links::canonical(volume, spot).map(|p| p.0).unwrap_or_default();
+    } else if served::directory().is_some() {
+        // By which it is opened through the mount, if a child is to have it.
+        description.path = links::absolute(volume, spot).unwrap_or_default();
     }
     Ok(description)
 }

@@ -6,24 +6,20 @@
 
 use super::standard;
 use crate::attributes::errno;
+use crate::environment::{self, Strings, environ, strings};
 use crate::hook::{answer, hook};
+use crate::raw::sys;
 use crate::report::Call;
 use crate::route::{self, Route, route};
-use crate::settings::settings;
+use crate::settings::{Mount, Settings, settings};
 use crate::table::{self, Description, is_ours};
-use crate::{opening, placeholder, volume};
+use crate::{handing, opening, placeholder, served, volume};
 use lanefs::Ino;
 use std::arch::naked_asm;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-type Strings = *const *const c_char;
-
-unsafe extern "C" {
-    static environ: Strings;
-}
 
 /// An environment with the library and its settings.
 struct Environment {
@@ -32,38 +28,71 @@ struct Environment {
     all: Vec<*const c_char>,
 }
 
-/// Returns the strings of a list that ends in NULL.
-///
-/// # Safety
-/// It is NULL or such a list.
-unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {
-    let mut out = Vec::new();
-    if list.is_null() {
-        return out;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut at = list;
-        while !(*at).is_null() {
-            out.push(CStr::from_ptr(*at));
-            at = at.add(1);
-        }
-    }
-    out
+/// Returns what the library's own settings have in LD_PRELOAD: what else stands there is in the
+/// program's environment too, where that was restored.
+fn own_preload(settings: &Settings) -> &[u8] {
+    let restored = settings.mount.as_ref().is_some_and(|m| m.at_prefix);
+    let end = settings.preload.iter().position(|b| *b == b':').filter(|_| restored);
+    &settings.preload[..end.unwrap_or(settings.preload.len())]
 }
 
-/// Adds the library and its settings to an environment.
+/// Has the environment be that of a program whose children have a mount: without the library, if
+/// the mount is at the prefix, and else with the place of the mount. Called before the program
+/// begins. What main(3) has as its third argument is changed with it.
+pub fn tell_children(settings: &Settings, mount: &Mount) {
+    environment::set("LANEFS_MOUNT", None);
+    if !mount.at_prefix {
+        environment::set("LANEFS_MOUNTED", Some(&mount.dir));
+        return;
+    }
+    for name in ["LANEFS_PREFIX", "LANEFS_IMAGES", "LANEFS_CACHE"] {
+        environment::set(name, None);
+    }
+    environment::set("LD_PRELOAD", settings.preload.get(own_preload(settings).len() + 1..));
+}
+
+/// Returns the environment for a program that is started beside this one, or by a child; `None`:
+/// the one that was given.
 ///
 /// # Safety
 /// It is NULL or a list of strings that ends in NULL.
-unsafe fn with_library(environment: Strings) -> Option<Environment> {
+unsafe fn for_child(environment: Strings) -> Option<Environment> {
+    if served::is_host() {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { without_library(environment) });
+    }
+    // SAFETY: the caller's promise.
+    if served::is_at_prefix() { None } else { unsafe { with_library(environment, false) } }
+}
+
+/// Takes the library out of an environment, for a program that the library itself needs.
+///
+/// # Safety
+/// It is NULL or a list of strings that ends in NULL.
+unsafe fn without_library(environment: Strings) -> Environment {
+    // SAFETY: the caller's promise.
+    let given = unsafe { strings(environment) };
+    let kept = given.into_iter().filter(|e| {
+        let name = e.to_bytes();
+        !name.starts_with(b"LD_PRELOAD=") && !name.starts_with(b"LANEFS_")
+    });
+    let all = kept.map(CStr::as_ptr).chain([std::ptr::null()]).collect();
+    Environment { own: Vec::new(), all }
+}
+
+/// Adds the library and its settings to an environment; `is_owner`: of the program that takes the
+/// place of this one.
+///
+/// # Safety
+/// It is NULL or a list of strings that ends in NULL.
+unsafe fn with_library(environment: Strings, is_owner: bool) -> Option<Environment> {
     let settings = settings()?;
     let mut own: Vec<CString> = Vec::new();
     let mut set = |name: &str, value: &[u8]| {
         own.extend(CString::new([name.as_bytes(), b"=", value].concat()));
     };
     let mut all = Vec::new();
-    let mut preload = settings.preload.clone();
+    let mut preload = own_preload(settings).to_vec();
     // SAFETY: the caller's promise.
     for entry in unsafe { strings(environment) } {
         let text = entry.to_bytes();
@@ -79,6 +108,8 @@ unsafe fn with_library(environment: Strings) -> Option<Environment> {
             && !text.starts_with(b"LANEFS_IMAGES=")
             && !text.starts_with(b"LANEFS_CWD=")
             && !text.starts_with(b"LANEFS_CACHE=")
+            && !text.starts_with(b"LANEFS_MOUNT=")
+            && !text.starts_with(b"LANEFS_MOUNTED=")
             && !text.starts_with(b"LANEFS_FDS=")
         {
             all.push(entry.as_ptr());
@@ -90,6 +121,15 @@ unsafe fn with_library(environment: Strings) -> Option<Environment> {
     set("LANEFS_IMAGES", &images.join(&b"\n"[..]));
     if settings.cache > 0 {
         set("LANEFS_CACHE", settings.cache.to_string().as_bytes());
+    }
+    match &settings.mount {
+        Some(mount) if is_owner => set("LANEFS_MOUNT", &mount.dir),
+        Some(mount) => set("LANEFS_MOUNTED", &mount.dir),
+        None => {
+            if let Some(dir) = &settings.mounted {
+                set("LANEFS_MOUNTED", dir);
+            }
+        }
     }
     if let Some(dir) = route::cwd_path() {
         set("LANEFS_CWD", &[settings.prefix.as_slice(), &dir].concat());
@@ -123,8 +163,25 @@ unsafe fn replace(
         if is_in_volume(dirfd, path) {
             return answer(Err(call.refuse(libc::EACCES)));
         }
+        if !volume::is_owner() {
+            return match for_child(environment) {
+                Some(with) => real(with.all.as_ptr()),
+                None => real(environment),
+            };
+        }
+        if served::directory().is_some() {
+            // A program that is looked for in many places is in one.
+            if !path.is_null() && sys!(libc::SYS_faccessat, dirfd, path, libc::X_OK) < 0 {
+                return real(environment);
+            }
+            handing::take_back();
+            if route::cwd_is_ours() {
+                // It would keep the mount busy. Where it cannot be left, the mount goes lazily.
+                let _ = placeholder::leave_host_directory();
+            }
+        }
         volume::before_exec();
-        match with_library(environment) {
+        let result = match with_library(environment, true) {
             Some(mut with) => {
                 if let Some(handed) = handed_on().and_then(|h| CString::new(h).ok()) {
                     with.all.insert(0, handed.as_ptr());
@@ -132,6 +189,31 @@ unsafe fn replace(
                 }
                 real(with.all.as_ptr())
             }
+            None => real(environment),
+        };
+        volume::after_failed_exec();
+        result
+    }
+}
+
+/// Starts another program beside this one; answers the errno itself.
+///
+/// # Safety
+/// That of posix_spawn(3).
+unsafe fn beside(
+    call: &'static Call,
+    path: *const c_char,
+    environment: Strings,
+    real: impl FnOnce(Strings) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_in_volume(libc::AT_FDCWD, path) && !served::is_at_prefix() {
+            return call.refuse(libc::EACCES);
+        }
+        handing::before_fork();
+        match for_child(environment) {
+            Some(with) => real(with.all.as_ptr()),
             None => real(environment),
         }
     }
@@ -147,7 +229,7 @@ fn handed_on() -> Option<String> {
     let mut out = String::from("LANEFS_FDS=");
     for fd in table::in_range(0, u32::MAX) {
         // SAFETY: F_GETFD takes any number.
-        let flags = unsafe { crate::raw::sys!(libc::SYS_fcntl, fd, libc::F_GETFD) };
+        let flags = unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFD) };
         let Some(d) = table::get(fd).filter(|_| flags == 0) else { continue };
         let at = d.file.lseek(0, libc::SEEK_CUR).unwrap_or(0);
         let (shared, flags) = (Arc::as_ptr(&d) as usize, d.flags.load(Ordering::Relaxed));
@@ -217,36 +299,49 @@ hook! {
     /// Starts another program beside this one; answers the errno itself.
     fn posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Strings, environment: Strings) -> c_int {
-        if is_in_volume(libc::AT_FDCWD, path) { return CALL.refuse(libc::EACCES); }
-        match with_library(environment) {
-            Some(with) => real(pid, path, actions, attributes, arguments, with.all.as_ptr()),
-            None => real(pid, path, actions, attributes, arguments, environment),
-        }
+        beside(&CALL, path, environment, |e| real(pid, path, actions, attributes, arguments, e))
     }
     /// Starts another program that is looked for; answers the errno itself.
     fn posix_spawnp(pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Strings, environment: Strings) -> c_int {
         let has_slash = !file.is_null() && CStr::from_ptr(file).to_bytes().contains(&b'/');
-        if has_slash && is_in_volume(libc::AT_FDCWD, file) { return CALL.refuse(libc::EACCES); }
-        match with_library(environment) {
-            Some(with) => real(pid, file, actions, attributes, arguments, with.all.as_ptr()),
-            None => real(pid, file, actions, attributes, arguments, environment),
-        }
+        let place = if has_slash { file } else { std::ptr::null() };
+        beside(&CALL, place, environment, |e| real(pid, file, actions, attributes, arguments, e))
     }
     /// Has a program that will be started open a file: none of the volume, which is another
-    /// process's then.
+    /// process's then, but through a mount at the prefix.
     fn posix_spawn_file_actions_addopen(actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: u32) -> c_int {
-        if is_in_volume(libc::AT_FDCWD, path) { return CALL.refuse(libc::EBUSY); }
+        if is_in_volume(libc::AT_FDCWD, path) && !served::is_at_prefix() { return CALL.refuse(libc::EBUSY); }
         real(actions, fd, path, flags, mode)
     }
     /// Has a program that will be started begin in a directory.
     fn posix_spawn_file_actions_addchdir_np(actions: *mut c_void, path: *const c_char) -> c_int {
-        if is_in_volume(libc::AT_FDCWD, path) { return CALL.refuse(libc::EBUSY); }
+        if is_in_volume(libc::AT_FDCWD, path) && !served::is_at_prefix() { return CALL.refuse(libc::EBUSY); }
         real(actions, path)
+    }
+    /// Forks; what is open is handed over, if a mount is served.
+    fn fork() -> libc::pid_t {
+        handing::before_fork();
+        real()
     }
     /// Forks: the child would use the parent's memory, and with it the volume.
     fn vfork() -> libc::pid_t {
-        libc::fork()
+        fork()
+    }
+    /// Forks, with a terminal of the child's own.
+    fn forkpty(fd: *mut c_int, name: *mut c_char, settings: *const c_void, size: *const c_void) -> libc::pid_t {
+        handing::before_fork();
+        real(fd, name, settings, size)
+    }
+    /// Has the shell run a command, and waits for it.
+    fn system(command: *const c_char) -> c_int {
+        handing::before_fork();
+        real(command)
+    }
+    /// Has the shell run a command beside this program.
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+        handing::before_fork();
+        real(command, mode)
     }
     /// Goes on in a child, which does not have the volume; this process ends past its handlers.
     fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
@@ -348,77 +443,54 @@ listed! {
     execle => execle_with
 }
 
-/// Formats onto a descriptor.
-///
-/// # Safety
-/// That of dprintf(3).
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn dprintf() {
-    naked_asm!(
-        "sub rsp, 216",
-        "mov [rsp + 48], rdx",
-        "mov [rsp + 56], rcx",
-        "mov [rsp + 64], r8",
-        "mov [rsp + 72], r9",
-        "test al, al",
-        "je 2f",
-        "movaps [rsp + 80], xmm0",
-        "movaps [rsp + 96], xmm1",
-        "movaps [rsp + 112], xmm2",
-        "movaps [rsp + 128], xmm3",
-        "movaps [rsp + 144], xmm4",
-        "movaps [rsp + 160], xmm5",
-        "movaps [rsp + 176], xmm6",
-        "movaps [rsp + 192], xmm7",
-        "2:",
-        "mov dword ptr [rsp], 16",
-        "mov dword ptr [rsp + 4], 48",
-        "lea rax, [rsp + 224]",
-        "mov [rsp + 8], rax",
-        "lea rax, [rsp + 32]",
-        "mov [rsp + 16], rax",
-        "mov rdx, rsp",
-        "call {to}",
-        "add rsp, 216",
-        "ret",
-        to = sym super::streams::vdprintf,
-    )
+/// Defines a function that formats, whose arguments come in a `va_list` to the function behind it:
+/// one with `$named` arguments before them, each a word, which takes the list in the register
+/// `$list`. `$save` puts the registers that are left to the list where that looks for them.
+macro_rules! formats {
+    ($($(#[$about:meta])* $name:ident($named:literal, $list:literal) => $to:path: [$($save:literal),*])*) => {$(
+        $(#[$about])*
+        ///
+        /// # Safety
+        /// That of dprintf(3).
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            naked_asm!(
+                "sub rsp, 216",
+                $($save,)*
+                "test al, al",
+                "je 2f",
+                "movaps [rsp + 80], xmm0",
+                "movaps [rsp + 96], xmm1",
+                "movaps [rsp + 112], xmm2",
+                "movaps [rsp + 128], xmm3",
+                "movaps [rsp + 144], xmm4",
+                "movaps [rsp + 160], xmm5",
+                "movaps [rsp + 176], xmm6",
+                "movaps [rsp + 192], xmm7",
+                "2:",
+                "mov dword ptr [rsp], {used}",
+                "mov dword ptr [rsp + 4], 48",
+                "lea rax, [rsp + 224]",
+                "mov [rsp + 8], rax",
+                "lea rax, [rsp + 32]",
+                "mov [rsp + 16], rax",
+                concat!("mov ", $list, ", rsp"),
+                "call {to}",
+                "add rsp, 216",
+                "ret",
+                used = const $named * 8,
+                to = sym $to,
+            )
+        }
+    )*};
 }
 
-/// Formats onto a descriptor, with the check of fortified programs.
-///
-/// # Safety
-/// That of dprintf(3).
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn __dprintf_chk() {
-    naked_asm!(
-        "sub rsp, 216",
-        "mov [rsp + 56], rcx",
-        "mov [rsp + 64], r8",
-        "mov [rsp + 72], r9",
-        "test al, al",
-        "je 2f",
-        "movaps [rsp + 80], xmm0",
-        "movaps [rsp + 96], xmm1",
-        "movaps [rsp + 112], xmm2",
-        "movaps [rsp + 128], xmm3",
-        "movaps [rsp + 144], xmm4",
-        "movaps [rsp + 160], xmm5",
-        "movaps [rsp + 176], xmm6",
-        "movaps [rsp + 192], xmm7",
-        "2:",
-        "mov dword ptr [rsp], 24",
-        "mov dword ptr [rsp + 4], 48",
-        "lea rax, [rsp + 224]",
-        "mov [rsp + 8], rax",
-        "lea rax, [rsp + 32]",
-        "mov [rsp + 16], rax",
-        "mov rcx, rsp",
-        "call {to}",
-        "add rsp, 216",
-        "ret",
-        to = sym super::streams::__vdprintf_chk,
-    )
+formats! {
+    /// Formats onto a descriptor.
+    dprintf(2, "rdx") => super::streams::vdprintf:
+        ["mov [rsp + 48], rdx", "mov [rsp + 56], rcx", "mov [rsp + 64], r8", "mov [rsp + 72], r9"]
+    /// Formats onto a descriptor, with the check of fortified programs.
+    __dprintf_chk(3, "rcx") => super::streams::__vdprintf_chk:
+        ["mov [rsp + 56], rcx", "mov [rsp + 64], r8", "mov [rsp + 72], r9"]
 }

@@ -3,6 +3,7 @@
 use crate::attributes::errno;
 use crate::dispatch::by_fd;
 use crate::hook::hook;
+use crate::raw::sys;
 use crate::shared;
 use crate::table::{Description, is_ours};
 use lanefs::FileKind;
@@ -14,12 +15,34 @@ use std::sync::atomic::Ordering;
 /// The most bytes that the kernel moves in one call.
 const MOST: usize = 0x7fff_f000;
 
+/// Returns what a system call of the library itself has answered.
+fn told(result: isize) -> Result<ssize_t, c_int> {
+    if result < 0 { Err(crate::hook::errno()) } else { Ok(result) }
+}
+
 /// Reads at a position, or at the descriptor's own.
 pub fn read_to(d: &Description, bufs: &mut [&mut [u8]], at: Option<off_t>) -> Result<ssize_t, c_int> {
     if d.path_only() {
         return Err(libc::EBADF);
     }
     let _held = at.is_none().then(|| d.position.lock().unwrap_or_else(PoisonError::into_inner));
+    if let Some(fd) = d.successor().filter(|_| at.is_none()) {
+        let mut done = 0;
+        for buf in bufs {
+            // SAFETY: the pointer and the length are those of the buffer.
+            match told(unsafe { sys!(libc::SYS_read, fd, buf.as_mut_ptr(), buf.len()) }) {
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+                Ok(n) => {
+                    done += n;
+                    if (n as usize) < buf.len() {
+                        break;
+                    }
+                }
+            }
+        }
+        return Ok(done);
+    }
     let from = match at {
         Some(at) => u64::try_from(at).map_err(|_| libc::EINVAL)?,
         None => d.file.lseek(0, libc::SEEK_CUR).map_err(errno)?,
@@ -54,6 +77,10 @@ pub fn write_from(d: &Description, buf: &[u8], at: Option<off_t>) -> Result<ssiz
         return Err(libc::EBADF);
     }
     let _held = at.is_none().then(|| d.position.lock().unwrap_or_else(PoisonError::into_inner));
+    if let Some(fd) = d.successor().filter(|_| at.is_none()) {
+        // SAFETY: the pointer and the length are those of the buffer.
+        return told(unsafe { sys!(libc::SYS_write, fd, buf.as_ptr(), buf.len()) });
+    }
     let appends = d.appends();
     let to = match at {
         Some(at) => u64::try_from(at).map_err(|_| libc::EINVAL)?,
@@ -148,6 +175,10 @@ fn seek(d: &Description, offset: off_t, whence: c_int) -> Result<off_t, c_int> {
         return Err(libc::EBADF);
     }
     let _held = d.position.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(fd) = d.successor() {
+        // SAFETY: lseek takes any numbers.
+        return told(unsafe { sys!(libc::SYS_lseek, fd, offset, whence) }).map(|at| at as off_t);
+    }
     if d.kind == FileKind::Dir && whence == libc::SEEK_SET && offset >= 0 {
         d.listed.store(offset as u64, Ordering::Relaxed);
         return Ok(offset);

@@ -1,27 +1,41 @@
 //! The working directory.
 //!
 //! While it is one of the volume, that of the kernel is a directory which was removed: a relative
-//! path that reaches the kernel then names nothing.
+//! path that reaches the kernel then names nothing. Where a mount is served at the prefix, it is
+//! that directory in the mount.
 
 use super::names::give;
 use super::open;
 use crate::attributes::errno;
 use crate::dispatch::by_spot;
 use crate::hook::{answer, hook};
+use crate::raw::sys;
 use crate::report::Call;
 use crate::route::{self, Last, Spot, WorkingDir, cwd_is_ours};
 use crate::settings::settings;
 use crate::table::{self, Description, is_ours};
-use crate::{links, opening, placeholder, volume};
+use crate::{links, opening, placeholder, served, volume};
 use lanefs::{FileKind, Volume};
-use std::ffi::{c_char, c_int};
+use std::ffi::{CString, c_char, c_int};
 use std::sync::Arc;
 
 /// Goes into a directory of the volume.
 fn enter(dir: Arc<Description>, path: Vec<u8>) -> Result<c_int, c_int> {
-    placeholder::leave_host_directory()?;
+    // Where the mount is at the prefix, a child begins where this one is.
+    if !into_mount(&path) {
+        placeholder::leave_host_directory()?;
+    }
     route::set_cwd(Some(WorkingDir { path, dir: Some(dir) }));
     Ok(0)
+}
+
+/// Has the kernel's working directory be one of the mount, if that is at the prefix: false if it is
+/// not, or cannot be entered.
+pub fn into_mount(path: &[u8]) -> bool {
+    let Some(mount) = served::directory().filter(|m| m.at_prefix) else { return false };
+    let Ok(path) = CString::new([&mount.dir, path].concat()) else { return false };
+    // SAFETY: the path ends in a NUL.
+    unsafe { sys!(libc::SYS_chdir, path.as_ptr()) == 0 }
 }
 
 /// Goes into a directory by its path.

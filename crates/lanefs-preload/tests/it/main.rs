@@ -2,6 +2,7 @@
 
 mod crash;
 mod differential;
+mod mounted;
 mod processes;
 mod real_programs;
 mod volume;
