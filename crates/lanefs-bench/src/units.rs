@@ -33,33 +33,5 @@ pub fn times(value: f64) -> String {
 
 /// Reads a size such as `4G`, `512M` or `1048576`.
 pub fn parse_size(text: &str) -> Res<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text[digits.len()..].to_ascii_lowercase().trim_end_matches(['b', 'i']) {
-        "" => 1,
-        "k" => 1u64 << 10,
-        "m" => 1 << 20,
-        "g" => 1 << 30,
-        "t" => 1 << 40,
-        _ => return Err(Failure::new(format!("`{text}` is not a size; say for example 4G or 512M"))),
-    };
-    digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(unit))
-        .ok_or_else(|| Failure::new(format!("`{text}` is not a size; say for example 4G or 512M")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("4G").unwrap(), 4 << 30);
-        assert_eq!(parse_size("512MiB").unwrap(), 512 << 20);
-        assert_eq!(parse_size("17").unwrap(), 17);
-        for bad in ["", "G", "4X", "-1", "99999999999999999999", "18446744073709551615G"] {
-            assert!(parse_size(bad).is_err(), "{bad}");
-        }
-    }
+    lanefs::size::parse(text).map_err(|e| Failure::new(e.to_string()))
 }

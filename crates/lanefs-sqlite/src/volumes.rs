@@ -6,7 +6,7 @@
 
 use crate::locks::Locks;
 use crate::shm::Shm;
-use lanefs::{CreateOptions, Fs, Ino, MountOptions, Volume, options};
+use lanefs::{CreateOptions, Fs, Ino, MountOptions, Volume, size};
 use lanefs_fuse::{ServedMount, serve_mount};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -184,10 +184,10 @@ pub fn find(key: &str) -> Option<Arc<Opened>> {
 /// Opens the images of a volume, which are made first if they are missing and a size is given.
 fn open_images(key: &str, parameters: &Parameters) -> Result<Volume, String> {
     let mut mount = MountOptions::default();
-    let mut size = None;
+    let mut wanted = None;
     for (name, value) in &parameters.options {
         match *name {
-            "size" => size = Some(options::bytes(value).ok_or_else(|| format!("size={value}: no size"))?),
+            "size" => wanted = Some(size::parse(value).map_err(|e| format!("size: {e}"))?),
             "ro" | "noatime" if matches!(value.as_str(), "0" | "no" | "off") => {}
             "ro" | "noatime" => drop(mount.set(name, None).map_err(|e| e.to_string())?),
             _ => drop(mount.set(name, Some(value)).map_err(|e| e.to_string())?),
@@ -195,8 +195,8 @@ fn open_images(key: &str, parameters: &Parameters) -> Result<Volume, String> {
     }
     let images = self::images(key);
     let missing = images.iter().any(|i| !i.exists());
-    if let Some(size) = size.filter(|_| missing && !mount.read_only) {
-        CreateOptions::new().create(&images, size).map_err(|e| format!("{key}: {e}"))?;
+    if let Some(bytes) = wanted.filter(|_| missing && !mount.read_only) {
+        CreateOptions::new().create(&images, bytes).map_err(|e| format!("{key}: {e}"))?;
     }
     Volume::open(&images, &mount).map_err(|e| match missing {
         true => format!("{key}: {e}; add &size=1G to make it"),

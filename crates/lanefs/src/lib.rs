@@ -81,6 +81,7 @@ mod ops;
 pub mod options;
 mod persist;
 pub mod scrub;
+pub mod size;
 pub mod stat;
 pub mod times;
 pub mod volume;

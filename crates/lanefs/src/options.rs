@@ -1,6 +1,6 @@
 //! The options of opening a volume.
 
-use crate::{Error, Result};
+use crate::{Error, Result, size};
 use lanefs_store::StoreError;
 use lanefs_sync::clock::Clock;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Default for MountOptions {
 impl MountOptions {
     /// Sets an option by its name, in the words of the mount's `-o`: `ro`, `rw`, `noatime`,
     /// `order=ordered|relaxed`, `cache_size=SIZE`, `commit=SECONDS`, `dirty_expire=SECONDS`. Sizes
-    /// are bytes, or a number with K, M, G or T. Returns whether there is such an option here: for
+    /// are read by [`size::parse`]. Returns whether there is such an option here: for
     /// surfaces that are given options as text.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl MountOptions {
             ("noatime", None) => self.noatime = true,
             ("order", Some("ordered")) => self.order = Order::Ordered,
             ("order", Some("relaxed")) => self.order = Order::Relaxed,
-            ("cache_size", _) => self.cache_size = value.and_then(bytes).ok_or_else(bad)?,
+            ("cache_size", _) => self.cache_size = value.and_then(|v| size::parse(v).ok()).ok_or_else(bad)?,
             ("commit", _) => self.commit_interval = seconds()?,
             ("dirty_expire", _) => self.dirty_expire = seconds()?,
             ("ro" | "rw" | "noatime" | "order", _) => return Err(bad()),
@@ -112,23 +112,6 @@ impl MountOptions {
         }
         Ok(true)
     }
-}
-
-/// Returns the bytes that a number stands for, with or without K, M, G or T (powers of 1024) behind
-/// it; `None` if the text is no such number.
-pub fn bytes(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return None,
-    };
-    let number = digits.parse::<u64>().ok()?;
-    debug_assert!(digits.bytes().all(|b| b.is_ascii_digit() || b == b'+'), "{digits} was read as a number");
-    number.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -151,16 +134,6 @@ mod tests {
         {
             let e = o.set(name, value).unwrap_err();
             assert!(e.errno() == libc::EINVAL && e.to_string().contains(name), "{e}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_numbers_with_a_letter() {
-        for (text, n) in [("4096", 4096), ("4k", 4096), ("2G", 2 << 30), ("1T", 1 << 40)] {
-            assert_eq!(bytes(text), Some(n), "{text}");
-        }
-        for text in ["", "G", "4X", "-4G", "4GG", "99999999T", "1.5G"] {
-            assert_eq!(bytes(text), None, "{text}");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::mkfs;
 use crate::daemon::{self, Parent, Role};
 use crate::failure::{About, Failure, Outcome};
 use crate::{image, loop_device, mounted, mountinfo, size};
-use lanefs::{MountOptions, Order};
+use lanefs::MountOptions;
 use lanefs_format::BLOCK_SIZE;
 use lanefs_format::superblock::MAX_MLOGS;
 use lanefs_fuse::MountConfig;
@@ -12,7 +12,6 @@ use lanefs_store::FormatOptions;
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -103,16 +102,6 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
             match name {
                 "create" if value.is_none() => plan.create = true,
                 "size" => plan.size = Some(bytes()?),
-                "cache_size" => plan.volume.cache_size = bytes()?,
-                "order" => {
-                    plan.volume.order = match value {
-                        Some("ordered") => Order::Ordered,
-                        Some("relaxed") => Order::Relaxed,
-                        _ => return Err(bad()),
-                    }
-                }
-                "commit" => plan.volume.commit_interval = Duration::from_secs(number()?),
-                "dirty_expire" => plan.volume.dirty_expire = Duration::from_secs(number()?),
                 "mlogs" => {
                     let n = number()?;
                     if !(1..=u64::from(MAX_MLOGS)).contains(&n) {
@@ -124,6 +113,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
                 "loop" => plan.attach = true,
                 "remount" if value.is_none() => plan.remount = true,
                 "log" => plan.log = Some(value.ok_or_else(bad)?.into()),
+                _ if plan.volume.set(name, value).is_ok_and(|known| known) => {}
                 _ => return Err(bad()),
             }
         }
