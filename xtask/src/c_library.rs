@@ -14,7 +14,7 @@ use std::process::Command;
 const SONAME: &str = "liblanefs.so.0";
 
 /// The system's libraries that Rust's standard library needs.
-const NEEDS: [&str; 4] = ["-lgcc_s", "-lpthread", "-ldl", "-lm"];
+pub const NEEDS: [&str; 4] = ["-lgcc_s", "-lpthread", "-ldl", "-lm"];
 
 const USAGE: &str = "c-library --out DIR [--debug]";
 
@@ -81,7 +81,7 @@ fn link(archive: &Path, shared: &Path) -> Result<(), String> {
 }
 
 /// Writes the header, of what stands in the crate.
-fn header(to: &Path) -> Result<(), String> {
+pub fn header(to: &Path) -> Result<(), String> {
     let config = cbindgen::Config {
         language: cbindgen::Language::C,
         style: cbindgen::Style::Tag,
