@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lanefs-c", &["lanefs", "lanefs-fuse"]),
     ("lanefs-sqlite", &["lanefs", "lanefs-fuse"]),
     ("lanefs-object-store", &["lanefs"]),
+    ("lanefs-python", &["lanefs", "lanefs-fuse"]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),
     ("lanefs-cli", &["lanefs-format", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench"]),
     // A copy of the product depends on it, so it depends on nothing.

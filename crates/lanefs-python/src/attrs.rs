@@ -1,0 +1,91 @@
+//! Attributes as `os` has them: `os.stat_result`, `os.statvfs_result`, times.
+
+use lanefs::{SetTime, Stat, StatFs, times};
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
+
+/// Returns a time in seconds, a number with or without a fraction.
+fn seconds(time: &Bound<'_, PyAny>) -> PyResult<SetTime> {
+    if let Ok(whole) = time.extract::<i64>() {
+        return Ok(SetTime::At(times::number(whole, 0)));
+    }
+    let time: f64 = time.extract()?;
+    // What has no number becomes the nearest that has one, as with all times.
+    match time.is_nan() {
+        true => Err(PyValueError::new_err("Invalid value NaN (not a number)")),
+        false => {
+            let nanos = (time - time.floor()) * 1e9;
+            Ok(SetTime::At(times::number(time.floor() as i64, nanos as u32)))
+        }
+    }
+}
+
+/// Returns a time in nanoseconds, a whole number.
+fn nanoseconds(time: &Bound<'_, PyAny>) -> PyResult<SetTime> {
+    let time: i128 = time.extract()?;
+    let whole = i64::try_from(time.div_euclid(1_000_000_000))?;
+    Ok(SetTime::At(times::number(whole, time.rem_euclid(1_000_000_000) as u32)))
+}
+
+/// Returns the times that `os.utime` sets: of the last access and of the last change, both in
+/// seconds or both in nanoseconds; without either the time of the call.
+pub(crate) fn set_times(
+    times: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
+    ns: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
+) -> PyResult<(SetTime, SetTime)> {
+    match (times, ns) {
+        (None, None) => Ok((SetTime::Now, SetTime::Now)),
+        (Some((a, m)), None) => Ok((seconds(&a)?, seconds(&m)?)),
+        (None, Some((a, m))) => Ok((nanoseconds(&a)?, nanoseconds(&m)?)),
+        (Some(_), Some(_)) => {
+            Err(PyValueError::new_err("utime: you may specify either 'times' or 'ns' but not both"))
+        }
+    }
+}
+
+/// Returns an owner to be set; -1 leaves it as it is.
+pub(crate) fn owner(id: i64) -> PyResult<Option<u32>> {
+    match id {
+        -1 => Ok(None),
+        id => Ok(Some(u32::try_from(id)?)),
+    }
+}
+
+/// Returns attributes as an `os.stat_result`; `device` tells the volumes of a process apart.
+pub(crate) fn stat_result<'py>(py: Python<'py>, s: &Stat, device: u64) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let times = [s.atime, s.mtime, s.ctime].map(times::parts);
+    let whole = times.map(|(seconds, _)| seconds);
+    let first = (s.mode, s.ino.0, device, s.nlink, s.uid, s.gid, s.size, whole[0], whole[1], whole[2]);
+    let rest = PyDict::new(py);
+    let names = [
+        (intern!(py, "st_atime"), intern!(py, "st_atime_ns")),
+        (intern!(py, "st_mtime"), intern!(py, "st_mtime_ns")),
+        (intern!(py, "st_ctime"), intern!(py, "st_ctime_ns")),
+    ];
+    for ((name, name_ns), (seconds, nanos)) in names.into_iter().zip(times) {
+        rest.set_item(name, seconds as f64 + f64::from(nanos) / 1e9)?;
+        rest.set_item(name_ns, i128::from(seconds) * 1_000_000_000 + i128::from(nanos))?;
+    }
+    rest.set_item(intern!(py, "st_blksize"), 4096)?;
+    rest.set_item(intern!(py, "st_blocks"), s.blocks)?;
+    rest.set_item(intern!(py, "st_rdev"), s.rdev)?;
+    CLASS.import(py, "os", "stat_result")?.call1((first, rest))
+}
+
+/// Returns the sizes of a volume as an `os.statvfs_result`.
+pub(crate) fn statvfs_result<'py>(
+    py: Python<'py>,
+    s: &StatFs,
+    read_only: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let flag = if read_only { libc::ST_RDONLY } else { 0 };
+    let first = (4096, 4096, s.blocks, s.free, s.free, s.files, s.files_free, s.files_free, flag, s.name_max);
+    let rest = PyDict::new(py);
+    rest.set_item(intern!(py, "f_fsid"), s.fsid)?;
+    CLASS.import(py, "os", "statvfs_result")?.call1((first, rest))
+}
