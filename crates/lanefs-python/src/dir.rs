@@ -157,8 +157,10 @@ impl DirEntry {
     fn stat<'py>(&self, py: Python<'py>, follow_symlinks: bool) -> PyResult<Bound<'py, PyAny>> {
         let path: PathArg<'_> = self.full.bind(py).extract()?;
         let bytes = path.bytes();
-        let stat =
-            self.view.run(py, |fs| if follow_symlinks { fs.stat(bytes) } else { fs.lstat(bytes) }).at(&path)?;
+        let stat = self
+            .view
+            .run(py, |fs| if follow_symlinks { fs.stat(bytes) } else { fs.lstat(bytes) })
+            .at(&path)?;
         stat_result(py, &stat, self.view.device())
     }
 

@@ -68,7 +68,18 @@ impl File {
         call: impl FnOnce(&lanefs::File) -> lanefs::Result<R> + Send,
     ) -> Outcome<R> {
         let file = self.handle()?;
-        outside(py, || call(&file))
+        self.enter(py, || call(&file))
+    }
+
+    /// Calls the library for the open file, and says so where its volume was closed.
+    #[inline]
+    fn enter<R: Send>(&self, py: Python<'_>, call: impl FnOnce() -> lanefs::Result<R> + Send) -> Outcome<R> {
+        outside(py, call).map_err(|failure| match failure {
+            Failure::Library(lanefs::Error::Posix(libc::EIO)) if self.view.shared().is_closed() => {
+                Failure::Errno(libc::EIO, "the volume of the file was closed".into())
+            }
+            other => other,
+        })
     }
 
     /// Checks that the file was opened for reading, or for writing, as `io` does it.
@@ -208,7 +219,7 @@ impl File {
 
     /// Read at most `size` bytes at the position, and move it; b'' at the end. With -1 as
     /// `readall`.
-    #[pyo3(signature = (size = -1, /))]
+    #[pyo3(signature = (size = None, /))]
     fn read<'py>(&self, py: Python<'py>, size: Option<i64>) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.handle()?;
         self.require(py, libc::O_WRONLY, "reading")?;
@@ -216,7 +227,7 @@ impl File {
             Err(_) => Ok(rest(py, &file)?),
             Ok(n) => {
                 let n = fitting(py, &file, n, None)?;
-                Ok(filled(py, n, |buf| outside(py, || file.read(buf)))?)
+                Ok(filled(py, n, |buf| self.enter(py, || file.read(buf)))?)
             }
         }
     }
@@ -243,7 +254,7 @@ impl File {
     fn pread<'py>(&self, py: Python<'py>, n: i64, offset: i64) -> PyResult<Bound<'py, PyBytes>> {
         let (file, n, offset) = (self.handle()?, size(n)?, size(offset)?);
         let n = fitting(py, &file, usize::try_from(n)?, Some(offset))?;
-        Ok(filled(py, n, |buf| outside(py, || file.read_at(buf, offset)))?)
+        Ok(filled(py, n, |buf| self.enter(py, || file.read_at(buf, offset)))?)
     }
 
     /// Read into writable buffers at an offset, as `os.preadv`; return how many bytes.
@@ -261,7 +272,7 @@ impl File {
         let bytes = buffer.bytes();
         let file = self.handle()?;
         self.require(py, libc::O_RDONLY, "writing")?;
-        Ok(outside(py, || file.write(bytes))?)
+        Ok(self.enter(py, || file.write(bytes))?)
     }
 
     /// Write at an offset, as `os.pwrite` (at the end if it was opened to append); the position
@@ -400,7 +411,7 @@ impl File {
     }
 
     /// Read up to the end of a line, or `size` bytes; b'' at the end of the file.
-    #[pyo3(signature = (size = -1, /))]
+    #[pyo3(signature = (size = None, /))]
     fn readline<'py>(&self, py: Python<'py>, size: Option<i64>) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.handle()?;
         self.require(py, libc::O_WRONLY, "reading")?;
@@ -408,7 +419,7 @@ impl File {
     }
 
     /// Read lines until the end, or until they have `hint` bytes together.
-    #[pyo3(signature = (hint = -1, /))]
+    #[pyo3(signature = (hint = None, /))]
     fn readlines<'py>(&self, py: Python<'py>, hint: Option<i64>) -> PyResult<Bound<'py, PyList>> {
         let (list, mut bytes) = (PyList::empty(py), 0);
         loop {

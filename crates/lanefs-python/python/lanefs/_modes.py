@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 from ._lanefs import File
 
@@ -49,7 +49,7 @@ def stack(
     errors: str | None,
     newline: str | None,
     track: Callable[[Any], None],
-) -> IO[Any]:
+) -> Any:
     """Put a buffer, and for text a decoder, over a raw file; `track` learns of those that keep
     what was written."""
     if kind[0] == "a":
@@ -61,9 +61,9 @@ def stack(
         buffer = io.BufferedReader(raw, size)  # type: ignore[type-var]
     else:
         buffer = (
-            io.BufferedRandom(raw, size)  # type: ignore[arg-type]
+            io.BufferedRandom(raw, size)
             if "+" in kind
-            else io.BufferedWriter(raw, size)  # type: ignore[arg-type]
+            else io.BufferedWriter(raw, size)
         )
     result: Any = buffer
     if is_text:

@@ -11,7 +11,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, AnyStr
+from typing import IO, TYPE_CHECKING, Any, AnyStr, Literal, TypeAlias, overload
 
 from . import _lanefs
 from ._lanefs import File
@@ -20,7 +20,15 @@ from ._modes import flags_of, stack
 if TYPE_CHECKING:
     from typing import Self
 
-    Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+    from _typeshed import (
+        OpenBinaryMode,
+        OpenBinaryModeReading,
+        OpenBinaryModeUpdating,
+        OpenBinaryModeWriting,
+        OpenTextMode,
+    )
+
+Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 __all__ = ["Volume", "fdatasync", "format", "fsync", "opened"]
 
@@ -251,6 +259,78 @@ class Volume(_lanefs.Volume):
                 failed = failed or e
         return failed
 
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: OpenTextMode = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        permissions: int = 0o666,
+    ) -> io.TextIOWrapper: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: OpenBinaryMode,
+        buffering: Literal[0],
+        encoding: None = None,
+        errors: None = None,
+        newline: None = None,
+        *,
+        permissions: int = 0o666,
+    ) -> File: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: OpenBinaryModeUpdating,
+        buffering: Literal[-1, 1] = -1,
+        encoding: None = None,
+        errors: None = None,
+        newline: None = None,
+        *,
+        permissions: int = 0o666,
+    ) -> io.BufferedRandom: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: OpenBinaryModeWriting,
+        buffering: Literal[-1, 1] = -1,
+        encoding: None = None,
+        errors: None = None,
+        newline: None = None,
+        *,
+        permissions: int = 0o666,
+    ) -> io.BufferedWriter: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: OpenBinaryModeReading,
+        buffering: Literal[-1, 1] = -1,
+        encoding: None = None,
+        errors: None = None,
+        newline: None = None,
+        *,
+        permissions: int = 0o666,
+    ) -> io.BufferedReader: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: str,
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        permissions: int = 0o666,
+    ) -> IO[Any]: ...
     def open(
         self,
         path: Path,
