@@ -1,11 +1,11 @@
 //! Attributes as `os` has them: `os.stat_result`, `os.statvfs_result`, times.
 
 use lanefs::{SetTime, Stat, StatFs, times};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
 /// Returns a time in seconds, a number with or without a fraction.
 fn seconds(time: &Bound<'_, PyAny>) -> PyResult<SetTime> {
@@ -30,20 +30,35 @@ fn nanoseconds(time: &Bound<'_, PyAny>) -> PyResult<SetTime> {
     Ok(SetTime::At(times::number(whole, time.rem_euclid(1_000_000_000) as u32)))
 }
 
-/// Returns the times that `os.utime` sets: of the last access and of the last change, both in
-/// seconds or both in nanoseconds; without either the time of the call.
-pub(crate) fn set_times(
-    times: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
-    ns: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
-) -> PyResult<(SetTime, SetTime)> {
-    match (times, ns) {
-        (None, None) => Ok((SetTime::Now, SetTime::Now)),
-        (Some((a, m)), None) => Ok((seconds(&a)?, seconds(&m)?)),
-        (None, Some((a, m))) => Ok((nanoseconds(&a)?, nanoseconds(&m)?)),
-        (Some(_), Some(_)) => {
-            Err(PyValueError::new_err("utime: you may specify either 'times' or 'ns' but not both"))
+/// Two times as `os.utime` takes them: a tuple of the last access and of the last change.
+pub(crate) struct Times<'py>(Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Times<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Times<'py>> {
+        match object.cast::<PyTuple>() {
+            Ok(two) if two.len() == 2 => Ok(Times(two.get_item(0)?, two.get_item(1)?)),
+            _ => Err(PyTypeError::new_err("two times are a tuple of two numbers")),
         }
     }
+}
+
+/// Returns the times that `os.utime` sets: both in seconds, or both in nanoseconds; without either
+/// the time of the call.
+pub(crate) fn set_times(
+    times: Option<Times<'_>>,
+    ns: Option<Times<'_>>,
+) -> PyResult<(Option<SetTime>, Option<SetTime>)> {
+    let (atime, mtime) = match (times, ns) {
+        (None, None) => (SetTime::Now, SetTime::Now),
+        (Some(Times(a, m)), None) => (seconds(&a)?, seconds(&m)?),
+        (None, Some(Times(a, m))) => (nanoseconds(&a)?, nanoseconds(&m)?),
+        (Some(_), Some(_)) => {
+            return Err(PyValueError::new_err("either 'times' or 'ns', not both"));
+        }
+    };
+    Ok((Some(atime), Some(mtime)))
 }
 
 /// Returns an owner to be set; -1 leaves it as it is.

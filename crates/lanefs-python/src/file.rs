@@ -4,7 +4,7 @@ mod lines;
 mod locks;
 
 use crate::answer::{Failure, Outcome, outside, refuse_children};
-use crate::attrs::{owner, set_times, stat_result};
+use crate::attrs::{Times, owner, set_times, stat_result};
 use crate::buffer::{Source, Target, filled};
 use crate::fork;
 use crate::view::View;
@@ -294,6 +294,8 @@ impl File {
     /// Write all of several buffers at the position.
     #[pyo3(signature = (lines, /))]
     fn writelines(&self, py: Python<'_>, lines: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.handle()?;
+        self.require(py, libc::O_RDONLY, "writing")?;
         for line in lines.try_iter()? {
             let line: Source<'_> = line?.extract()?;
             let mut left = line.bytes();
@@ -383,14 +385,9 @@ impl File {
     /// Set the times, as `os.utime` of a descriptor: of the last access and the last change, in
     /// seconds, or as `ns` in nanoseconds; default: now.
     #[pyo3(signature = (times = None, *, ns = None))]
-    fn utime(
-        &self,
-        py: Python<'_>,
-        times: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
-        ns: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
-    ) -> PyResult<()> {
+    fn utime(&self, py: Python<'_>, times: Option<Times<'_>>, ns: Option<Times<'_>>) -> PyResult<()> {
         let (atime, mtime) = set_times(times, ns)?;
-        self.set(py, &SetAttr { atime: Some(atime), mtime: Some(mtime), ..Default::default() })
+        self.set(py, &SetAttr { atime, mtime, ..Default::default() })
     }
 
     /// Take an advisory lock of the whole file, as `fcntl.flock`, or give it back: LOCK_SH,

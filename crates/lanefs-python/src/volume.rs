@@ -1,7 +1,7 @@
 //! Volumes: opening and closing them, and everything by path.
 
 use crate::answer::{At, Failure, Outcome, outside, refuse_children};
-use crate::attrs::{owner, set_times, stat_result, statvfs_result};
+use crate::attrs::{Times, owner, set_times, stat_result, statvfs_result};
 use crate::buffer::Source;
 use crate::dir::ScanDir;
 use crate::file::{File, rest, size};
@@ -12,9 +12,9 @@ use lanefs::{FileKind, Fs, OpenOptions};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An open volume as one user sees it: the part of `lanefs.Volume` that calls the library. The
@@ -153,10 +153,11 @@ impl Volume {
     /// fusermount3.
     ///
     /// EBUSY: it is mounted already. Else what mounting answers, as the message has it.
-    fn serve_mount(&self, py: Python<'_>, mountpoint: OsString) -> PyResult<()> {
+    fn serve_mount(&self, py: Python<'_>, mountpoint: PathArg<'_>) -> PyResult<()> {
         self.run(py, |_| Ok(()))?;
+        let dir = Path::new(OsStr::from_bytes(mountpoint.bytes()));
         let shared = Arc::clone(self.view.shared());
-        Ok(py.detach(move || shared.serve_mount(&PathBuf::from(mountpoint)))?)
+        py.detach(|| shared.serve_mount(dir)).at(&mountpoint)
     }
 
     /// Unmount what `serve_mount` has mounted, whoever uses it. The volume stays open.
@@ -408,12 +409,12 @@ impl Volume {
         &self,
         py: Python<'_>,
         path: PathArg<'_>,
-        times: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
-        ns: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
+        times: Option<Times<'_>>,
+        ns: Option<Times<'_>>,
         follow_symlinks: bool,
     ) -> PyResult<()> {
         let (bytes, (atime, mtime)) = (path.bytes(), set_times(times, ns)?);
-        self.run(py, |fs| fs.set_times(bytes, Some(atime), Some(mtime), follow_symlinks)).at(&path)
+        self.run(py, |fs| fs.set_times(bytes, atime, mtime, follow_symlinks)).at(&path)
     }
 
     /// Set the size in bytes. After a crash it is there whole or not at all.

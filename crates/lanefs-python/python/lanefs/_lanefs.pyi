@@ -1,5 +1,6 @@
 """The compiled part of lanefs. What the calls do stands with them: help(lanefs.Volume)."""
 
+import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -18,7 +19,7 @@ def parse_size(text: str) -> int | None: ...
 def is_child() -> bool: ...
 
 @final
-class File:
+class File(io.RawIOBase):
     @property
     def closed(self) -> bool: ...
     @property

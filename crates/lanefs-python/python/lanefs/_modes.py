@@ -55,10 +55,10 @@ def stack(
     if kind[0] == "a":
         raw.seek(0, os.SEEK_END)
     by_line = buffering == 1 and is_text
-    size = io.DEFAULT_BUFFER_SIZE if buffering in (-1, 1) else buffering
+    size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
     buffer: Any
     if kind == "r":
-        buffer = io.BufferedReader(raw, size)  # type: ignore[type-var]
+        buffer = io.BufferedReader(raw, size)
     else:
         buffer = (
             io.BufferedRandom(raw, size)

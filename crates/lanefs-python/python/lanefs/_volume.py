@@ -330,7 +330,7 @@ class Volume(_lanefs.Volume):
         newline: str | None = None,
         *,
         permissions: int = 0o666,
-    ) -> IO[Any]: ...
+    ) -> Any: ...
     def open(
         self,
         path: Path,
@@ -356,8 +356,6 @@ class Volume(_lanefs.Volume):
                     raise ValueError(f"binary mode doesn't take an {name} argument")
         if not isinstance(buffering, int):
             raise TypeError("open() argument 'buffering' must be int")
-        if buffering < -1:
-            raise ValueError("invalid buffering size")
         if buffering == 0:
             if is_text:
                 raise ValueError("can't have unbuffered text I/O")
