@@ -583,6 +583,10 @@ impl File {
         len: u64,
         put: impl Fn(&[u8], u64) -> Result<usize>,
     ) -> Result<u64> {
+        self.readable()?;
+        // As the kernel: what there is to copy is counted when the call begins. A copy to behind
+        // the end of the same file would find more and more.
+        let len = len.min(self.inode().size().saturating_sub(offset));
         if to.is_of(self.persist())
             && self.ino() == to.ino()
             && offset < to_offset.saturating_add(len)

@@ -100,6 +100,24 @@ fn appends_and_the_cursor() {
     assert_eq!(fs.read("/copy").unwrap()[100..], *b"twothree");
 }
 
+/// A copy from the end of a file to a place behind it made the file longer, and went on with the
+/// zeros between. The kernel counts what there is to copy when the call begins.
+#[test]
+fn a_copy_within_a_file_ends_where_the_file_ended() {
+    let (fs, _d) = root(64);
+    let f = fs.open("/f", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+    f.write_all_at(b"0123456789", 0).unwrap();
+    assert_eq!(f.copy_range_to(4, &f, 5000, 4000).unwrap(), 6);
+    assert_eq!(f.stat().unwrap().size, 5006);
+    assert_eq!(fs.read("/f").unwrap()[5000..], *b"456789");
+    assert_eq!(f.copy_range_to(6000, &f, 0, 10).unwrap(), 0, "behind the end there is nothing");
+    // What reaches into the target only behind the end is no overlap.
+    assert_eq!(f.copy_range_to(5003, &f, 5006, 100).unwrap(), 3);
+    assert_eq!(fs.read("/f").unwrap()[5000..], *b"456789789");
+    let blind = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+    assert_eq!(blind.copy_range_to(9999, &f, 0, 1).unwrap_err().errno(), libc::EBADF);
+}
+
 #[test]
 fn a_full_volume_says_so_at_the_write_and_goes_on_after_a_deletion() {
     let (fs, dev) = root(16);
