@@ -146,8 +146,11 @@ impl File {
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
-        // The lock may be that of a thread which the child of a fork has not.
-        fork::is_child() || self.open.lock().is_none()
+        // In the child of a fork the lock may be that of a thread which is not there.
+        match fork::is_child() {
+            true => self.open.try_lock().is_some_and(|open| open.is_none()),
+            false => self.open.lock().is_none(),
+        }
     }
 
     /// The mode, as `io.FileIO` has it: 'rb', 'wb', 'rb+', 'ab', 'ab+'.

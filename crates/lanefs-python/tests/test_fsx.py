@@ -1,0 +1,12 @@
+"""Random operations on one file against a copy in memory: fsx.py, in short."""
+
+from pathlib import Path
+
+import pytest
+from fsx import fsx
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_fsx(tmp_path: Path, on_disk: bool, buffered: bool) -> None:
+    fsx(1500, 6, tmp_path / "disk.lane" if on_disk else None, buffered)
