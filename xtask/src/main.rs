@@ -11,6 +11,7 @@ mod killtest;
 mod lab;
 mod measure;
 mod programs;
+mod python;
 mod run;
 mod source;
 mod test;
@@ -34,6 +35,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   schedules --runs N [--seed N] [--jobs N] [--minutes N] [--twice] [--json FILE]   threads in orders drawn from seeds, with crashes
   deb    a Debian package of the command, with pages, completions and the helper of mount(8)
   demo   kill the server of a mount, find what was synced; make files beside tmpfs
+  python-wheel --out DIR [--debug]   the module for Python as a wheel
+  python-test [PYTEST'S ARGUMENTS]   its tests, with the wheel installed
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
   killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
   measure [--quick] [NAME..]   the figures that stand in docs/reports
@@ -56,6 +59,8 @@ fn main() -> ExitCode {
         ["deb"] => deb::build(),
         ["demo"] => demo::run_demo(),
         ["test"] => test::all(),
+        ["python-wheel", ref rest @ ..] => python::wheel(rest),
+        ["python-test", ref rest @ ..] => python::test(rest),
         ["programs", ref rest @ ..] => programs::main(rest),
         ["killtest", ref rest @ ..] => killtest::main(rest),
         ["killtest-writer", ref rest @ ..] => killtest::writer::main(rest),

@@ -34,6 +34,7 @@ const STEPS: &[(&str, Step)] = &[
     ("conflicts", crate::conflicts::sample),
     ("cost", || crate::cost::check(&[])),
     ("tests", || run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))),
+    ("the module for Python", || crate::python::test(&[])),
     ("programs on a mount", programs_on_a_mount),
     ("turns of threads", turns),
     ("crash states", || lab::check("crash", &["--minutes", "3", "--jobs", "2"])),

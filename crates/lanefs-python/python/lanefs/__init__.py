@@ -1,4 +1,4 @@
-"""LaneFS, a multicore file system, in the process that uses it.
+r"""LaneFS, a multicore file system, in the process that uses it.
 
 A volume lies in an image file or on a block device; no mount, no privilege and no system call is
 needed for what is in memory.

@@ -264,7 +264,11 @@ class LaneFileSystem(AbstractFileSystem):
         self.volume.link(self._strip_protocol(src), self._strip_protocol(dst))
 
     def symlink(self, src: Any, dst: Any, **kwargs: Any) -> None:
-        self.volume.symlink(self._strip_protocol(src), self._strip_protocol(dst))
+        # The target stays as it is: it may be relative to the link.
+        target = stringify_path(src)
+        if target.startswith(_PROTOCOL):
+            target = self._strip_protocol(target)
+        self.volume.symlink(target, self._strip_protocol(dst))
 
     def chmod(self, path: Any, mode: int) -> None:
         self.volume.chmod(self._strip_protocol(path), mode)
