@@ -4,6 +4,10 @@
 //! SQLite: the stock shell `sqlite3` reads a script of transactions; on a LaneFS volume it loads
 //! `lanefs_sqlite.so` (docs/SQLITE.md) first. The time is SQLite's own clock around the
 //! transactions, so neither the start of the shell nor opening a volume is in it. Peers take turns.
+//!
+//! Python: [`python`].
+
+mod python;
 
 use crate::compare::{Ground, Medium, Peer, Place, Skipped, Undo};
 use crate::error::{Context, Failure, Res, say};
@@ -25,14 +29,20 @@ pub struct EmbedArgs {
     /// Who takes part.
     #[arg(long, value_delimiter = ',', default_value = "tmpfs,ext4,xfs,lanefs,lanefs-mount")]
     pub peers: Vec<String>,
-    /// Transactions of each load.
+    /// The engines that run.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "sqlite,python")]
+    pub engines: Vec<Engine>,
+    /// Transactions of each of SQLite's loads.
     #[arg(long, default_value_t = 4000)]
     pub transactions: u32,
+    /// Files of each of Python's loads.
+    #[arg(long, default_value_t = 100_000)]
+    pub files: u32,
     /// How often each load runs on each peer; the median counts.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
     /// Size of each peer's device.
-    #[arg(long, default_value = "1G", value_name = "SIZE")]
+    #[arg(long, default_value = "3G", value_name = "SIZE")]
     pub size: String,
     /// Where images are made with `--medium disk`.
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
@@ -43,9 +53,21 @@ pub struct EmbedArgs {
     /// SQLite's extension [default: liblanefs_sqlite.so beside this program].
     #[arg(long, value_name = "FILE")]
     pub extension: Option<PathBuf>,
+    /// The interpreter that has the module `lanefs`.
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    pub python: PathBuf,
     /// Write the results here.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// An engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Engine {
+    /// Transactions of its shell.
+    Sqlite,
+    /// Files that its programs make.
+    Python,
 }
 
 /// A load.
@@ -73,9 +95,13 @@ enum Home {
 struct Row {
     load: &'static str,
     peer: String,
+    /// Or files.
     transactions: u32,
     /// Of each round.
     seconds: Vec<f64>,
+    /// Processor time of each round.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    processor_seconds: Vec<f64>,
     /// Transactions a second, by the median.
     rate: f64,
 }
@@ -137,31 +163,16 @@ fn embed(args: &EmbedArgs, peers: &[Peer], undo: &mut Undo) -> Res<()> {
             Err(Skipped(why)) => say(format_args!("skipped {why}"))?,
         }
     }
-    let script = ground.base.join("script.sql");
-    undo.file(&script)?;
     let mut rows = Vec::new();
-    for load in LOADS {
-        let mut seconds = vec![Vec::new(); homes.len()];
-        for round in 0..args.rounds {
-            for ((_, home), seconds) in homes.iter().zip(&mut seconds) {
-                if crate::interrupt::requested() {
-                    return Err(Failure::interrupted());
-                }
-                let database = format!("{}-{round}.db", load.name);
-                std::fs::write(&script, statements(args, load, home, &database)?).at(script.display())?;
-                seconds.push(transactions(&script)?);
-            }
-        }
-        for ((peer, _), seconds) in homes.iter().zip(seconds) {
-            let rate = f64::from(args.transactions) / median(&seconds);
-            rows.push(Row {
-                load: load.name,
-                peer: peer.clone(),
-                transactions: args.transactions,
-                seconds,
-                rate,
-            });
-        }
+    if args.engines.contains(&Engine::Sqlite) {
+        let script = ground.base.join("script.sql");
+        undo.file(&script)?;
+        rows = sqlite_rows(args, &homes, &script)?;
+    }
+    if args.engines.contains(&Engine::Python) {
+        let script = ground.base.join("create.py");
+        undo.file(&script)?;
+        rows.extend(python::rows(args, &homes, &script)?);
     }
     print(&rows)?;
     if let Some(path) = &args.json {
@@ -176,6 +187,36 @@ fn embed(args: &EmbedArgs, peers: &[Peer], undo: &mut Undo) -> Res<()> {
         std::fs::write(path, serde_json::to_vec_pretty(&results).at(path.display())?).at(path.display())?;
     }
     Ok(())
+}
+
+/// Runs SQLite's loads on all peers, by turns.
+fn sqlite_rows(args: &EmbedArgs, homes: &[(String, Home)], script: &Path) -> Res<Vec<Row>> {
+    let mut rows = Vec::new();
+    for load in LOADS {
+        let mut seconds = vec![Vec::new(); homes.len()];
+        for round in 0..args.rounds {
+            for ((_, home), seconds) in homes.iter().zip(&mut seconds) {
+                if crate::interrupt::requested() {
+                    return Err(Failure::interrupted());
+                }
+                let database = format!("{}-{round}.db", load.name);
+                std::fs::write(script, statements(args, load, home, &database)?).at(script.display())?;
+                seconds.push(transactions(script)?);
+            }
+        }
+        for ((peer, _), seconds) in homes.iter().zip(seconds) {
+            let rate = f64::from(args.transactions) / median(&seconds);
+            rows.push(Row {
+                load: load.name,
+                peer: peer.clone(),
+                transactions: args.transactions,
+                seconds,
+                processor_seconds: Vec::new(),
+                rate,
+            });
+        }
+    }
+    Ok(rows)
 }
 
 /// Returns the script of a load.
@@ -241,7 +282,7 @@ fn transactions(script: &Path) -> Res<f64> {
 
 /// Prints the rates, and what they are of ext4's.
 fn print(rows: &[Row]) -> Res<()> {
-    say(format_args!("{:<20} {:<14} {:>14} {:>8}", "load", "peer", "transactions/s", "of ext4"))?;
+    say(format_args!("{:<20} {:<14} {:>14} {:>8}", "load", "peer", "a second", "of ext4"))?;
     for row in rows {
         let ext4 = rows.iter().find(|r| r.load == row.load && r.peer == "ext4");
         let of = ext4.map_or("-".to_string(), |e| format!("{:.2}", row.rate / e.rate));

@@ -2,7 +2,7 @@
 
 use crate::shell::extension;
 use lanefs_bench::compare::Medium;
-use lanefs_bench::embed::{EmbedArgs, run};
+use lanefs_bench::embed::{EmbedArgs, Engine, run};
 
 #[test]
 fn transactions_on_a_volume_are_measured_and_checked() {
@@ -11,12 +11,15 @@ fn transactions_on_a_volume_are_measured_and_checked() {
     let args = EmbedArgs {
         medium: Medium::Disk,
         peers: vec!["lanefs".into()],
+        engines: vec![Engine::Sqlite],
         transactions: 100,
+        files: 0,
         rounds: 1,
         size: "64M".into(),
         images: dir.path().into(),
         lanefs: None,
         extension: Some(extension().with_extension("so")),
+        python: "python3".into(),
         json: Some(json.clone()),
     };
     assert_eq!(run(&args).map_err(|e| e.message).unwrap(), 0);
