@@ -14,7 +14,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList, PyType};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::sync::Arc;
 
 /// The most that one call reads or writes before signals are looked at.
@@ -263,9 +263,22 @@ impl File {
     /// Read into writable buffers at an offset, as `os.preadv`; return how many bytes.
     #[pyo3(signature = (buffers, offset, /))]
     fn preadv(&self, py: Python<'_>, mut buffers: Vec<Target<'_>>, offset: i64) -> PyResult<usize> {
-        let offset = size(offset)?;
-        let mut parts: Vec<_> = buffers.iter_mut().map(|b| IoSliceMut::new(b.bytes())).collect();
-        Ok(self.run(py, |file| file.read_vectored_at(&mut parts, offset))?)
+        let (file, offset) = (self.handle()?, size(offset)?);
+        let mut done = 0;
+        // One after the other: they may be the same memory.
+        for buffer in &mut buffers {
+            let (buf, at) = (buffer.bytes(), offset.saturating_add(done as u64));
+            let wanted = buf.len();
+            match self.enter(py, || file.read_at(buf, at)) {
+                Err(e) if done == 0 => return Err(e.into()),
+                Err(_) => break, // it comes again when the rest is read
+                Ok(n) => done += n,
+            }
+            if done as u64 != at - offset + wanted as u64 {
+                break;
+            }
+        }
+        Ok(done)
     }
 
     /// Write at the position (at the end if it was opened to append), and move it; return how many

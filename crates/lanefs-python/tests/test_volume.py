@@ -11,11 +11,14 @@ import io
 import mmap
 import os
 import pickle
+import shutil
 import signal
 import subprocess
+import tarfile
 import threading
 import time
 import weakref
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +222,39 @@ def test_what_can_be_written_and_filled(volume: lanefs.Volume) -> None:
     file.truncate(1 << 50)
     with pytest.raises(MemoryError):
         file.pread(1 << 50, 0)
+
+
+def test_modules_that_take_files(volume: lanefs.Volume) -> None:
+    with zipfile.ZipFile(volume.open("z.zip", "w+b"), "w") as archive:
+        archive.writestr("a/b", "text")
+    with zipfile.ZipFile(volume.open("z.zip", "rb")) as archive:
+        assert archive.read("a/b") == b"text" and archive.testzip() is None
+    with tarfile.open(fileobj=volume.open("t.tgz", "wb"), mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("empty"))
+    with tarfile.open(fileobj=volume.open_raw("t.tgz"), mode="r") as tar:
+        assert tar.getnames() == ["empty"]
+    with volume.open("t.tgz", "rb") as source, volume.open("copy", "wb") as target:
+        shutil.copyfileobj(source, target)
+    assert volume.read_bytes("copy") == volume.read_bytes("t.tgz")
+    with volume.open("p", "wb") as file:
+        pickle.dump({"a": 1}, file)
+    with volume.open("p", "rb") as file:
+        assert pickle.load(file) == {"a": 1}
+    numpy = pytest.importorskip("numpy")
+    for mode in ("wb", "w+b"):
+        with volume.open("n.npy", mode) as file:
+            numpy.save(file, numpy.arange(10_000))
+    with volume.open("n.npy", "rb") as file:
+        assert numpy.load(file).sum() == 49_995_000
+    matrix = numpy.zeros((100, 100), "u1")
+    with volume.open_raw("m", os.O_RDWR | os.O_CREAT) as raw:
+        assert raw.write(matrix + 1) == 10_000
+        assert raw.preadv([matrix[:50], matrix[50:]], 0) == 10_000 and matrix.sum() == 10_000
+        with pytest.raises((ValueError, BufferError)):
+            raw.write(matrix[:, ::2])
+        same = bytearray(5)
+        assert raw.preadv([same, same], 0) == 10 and same == b"\x01" * 5
+        assert raw.preadv([bytearray(4), bytearray(4), bytearray(4)], 9_995) == 5
 
 
 def test_a_full_volume(tmp_path: Path) -> None:

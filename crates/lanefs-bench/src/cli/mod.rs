@@ -33,7 +33,7 @@ pub enum Command {
     Run(RunArgs),
     /// Make LaneFS and its peers on one medium and run them against each other.
     Compare(crate::compare::CompareArgs),
-    /// Run SQLite and Python on a volume in their own process, beside the same on other file systems.
+    /// Run SQLite and Python on a volume in their own process, beside them on other file systems.
     Embed(crate::embed::EmbedArgs),
     /// Run LaneFS with its techniques taken out, one by one, beside itself as usual (feature
     /// `ablation`).
