@@ -42,6 +42,18 @@ def test_the_example_of_the_package_runs(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("['notes.txt']\n", 0), done.stderr
 
 
+@pytest.mark.parametrize("how", ["raw", "open"])
+def test_the_program_of_the_benchmark_runs(how: str, image: Path, tmp_path: Path) -> None:
+    program = HERE.parents[1] / "lanefs-bench/src/embed/create.py"
+    for kind, place in (("dir", tmp_path), ("image", image)):
+        told = subprocess.run(
+            [sys.executable, program, kind, place, how, "50"],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        assert re.fullmatch(r"seconds [\d.e-]+ [\d.e-]+\n", told), told
+    assert not (tmp_path / "files").exists()
+
+
 def test_every_call_says_what_it_does() -> None:
     for kind in (lanefs.Volume, lanefs.File, lanefs.DirEntry, lanefs.ScanDir):
         for name in dir(kind):
