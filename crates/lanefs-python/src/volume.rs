@@ -107,26 +107,22 @@ impl Volume {
 
     /// The name for people.
     #[getter]
-    fn label(&self) -> String {
-        self.view.shared().volume.info().label
+    fn label(&self) -> PyResult<String> {
+        refuse_children()?;
+        Ok(self.view.shared().volume.info().label)
     }
 
     /// The identity of the volume.
     #[getter]
-    fn _uuid<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.view.shared().volume.info().uuid)
+    fn _uuid<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        refuse_children()?;
+        Ok(PyBytes::new(py, &self.view.shared().volume.info().uuid))
     }
 
     /// Whether it was opened for reading only.
     #[getter]
     fn read_only(&self) -> bool {
         self.view.shared().read_only
-    }
-
-    #[getter]
-    fn _user(&self) -> (u32, u32, Vec<u32>) {
-        let cred = self.view.cred();
-        (cred.uid, cred.gid, cred.groups.to_vec())
     }
 
     /// The permission bits that are taken from the mode of what is made.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from ._lanefs import File
@@ -15,6 +16,7 @@ __all__ = ["flags_of", "stack"]
 io.RawIOBase.register(File)
 
 
+@lru_cache(maxsize=64)
 def flags_of(mode: str) -> tuple[int, str, bool]:
     """Return the flags of os.open, the mode without 't', 'b' and 'x', and whether it is text."""
     if not isinstance(mode, str):
