@@ -50,7 +50,7 @@ def test_the_program_of_the_benchmark_runs(how: str, image: Path, tmp_path: Path
             [sys.executable, program, kind, place, how, "50"],
             capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
-        assert re.fullmatch(r"seconds [\d.e-]+ [\d.e-]+\n", told), told
+        assert re.fullmatch(r"first [\d.e-]+ [\d.e-]+\nagain [\d.e-]+ [\d.e-]+\n", told), told
     assert not (tmp_path / "files").exists()
 
 
