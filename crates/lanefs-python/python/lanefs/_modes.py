@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from ._lanefs import File
@@ -16,11 +15,17 @@ __all__ = ["flags_of", "stack"]
 io.RawIOBase.register(File)
 
 
-@lru_cache(maxsize=64)
+# Modes that were understood before; there are not many.
+_known: dict[str, tuple[int, str, bool]] = {}
+
+
 def flags_of(mode: str) -> tuple[int, str, bool]:
     """Return the flags of os.open, the mode without 't', 'b' and 'x', and whether it is text."""
     if not isinstance(mode, str):
         raise TypeError(f"open() argument 'mode' must be str, not {type(mode).__name__}")
+    known = _known.get(mode)
+    if known is not None:
+        return known
     letters = set(mode)
     if letters - set("rwxabt+") or len(mode) > len(letters):
         raise ValueError(f"invalid mode: {mode!r}")
@@ -38,7 +43,8 @@ def flags_of(mode: str) -> tuple[int, str, bool]:
         "x": os.O_CREAT | os.O_EXCL,
         "a": os.O_CREAT | os.O_APPEND,
     }[kind]
-    return flags, kind + ("+" if updating else ""), "b" not in letters
+    _known[mode] = flags, kind + ("+" if updating else ""), "b" not in letters
+    return _known[mode]
 
 
 def stack(
