@@ -52,7 +52,7 @@ fn format(
 /// Return the bytes of a size such as 4096, '64M' or '4G'.
 #[pyfunction]
 fn parse_size(text: &str) -> Option<u64> {
-    lanefs::options::bytes(text)
+    lanefs::size::parse(text).ok()
 }
 
 /// Return whether this process is the child of a fork, in which no volume can be used.
