@@ -6,7 +6,7 @@ use lanefs_sync::lock::RwLock;
 use std::collections::HashSet;
 use std::sync::atomic::{
     AtomicU64, AtomicUsize,
-    Ordering::{Relaxed, Release, SeqCst},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
 const CHUNK: usize = 256;
@@ -17,6 +17,11 @@ const CHUNK: usize = 256;
 /// A slot is taken by a SeqCst compare-exchange: see [`OpenSlots::take`]. Its partner is the SeqCst
 /// load in [`OpenSlots::collect`], which also finds, by the Release of `give_back`, what was done
 /// to the inode before it was closed. The looks for a free slot are Relaxed: hints.
+///
+/// Only slots below `most` were ever taken: who reads all slots of all lanes, most of which have no
+/// thread, looks at few. It is raised before a slot is taken (SeqCst), and who finds it high enough
+/// finds it by an Acquire load; so whoever reads it (SeqCst) before it was raised came before the
+/// slot was taken, and what he marked before that is seen by the taker's recheck.
 pub(crate) struct OpenSlots {
     first: Box<[AtomicU64; CHUNK]>,
     /// More slots, added when the first are all taken. The lock is taken for writing only to add a
@@ -24,6 +29,8 @@ pub(crate) struct OpenSlots {
     more: RwLock<Vec<[AtomicU64; CHUNK]>>,
     /// The slot at which the search for a free one begins. Relaxed: a hint, any value is right.
     hint: AtomicUsize,
+    /// Slots of `first` from this one on were never taken. Beside `hint`.
+    most: AtomicUsize,
 }
 
 fn chunk() -> Box<[AtomicU64; CHUNK]> {
@@ -39,7 +46,12 @@ fn free(slot: &AtomicU64) {
 
 impl OpenSlots {
     pub fn new() -> OpenSlots {
-        OpenSlots { first: chunk(), more: RwLock::new(Vec::new()), hint: AtomicUsize::new(0) }
+        OpenSlots {
+            first: chunk(),
+            more: RwLock::new(Vec::new()),
+            hint: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+        }
     }
 
     /// Takes a slot for `ino`; returns its number. SeqCst: ordered before the caller's recheck that
@@ -49,9 +61,13 @@ impl OpenSlots {
         let hint = self.hint.load(Relaxed);
         for i in 0..CHUNK {
             let n = (hint + i) % CHUNK;
-            if self.first[n].load(Relaxed) == 0
-                && self.first[n].compare_exchange(0, ino.0, SeqCst, Relaxed).is_ok()
-            {
+            if self.first[n].load(Relaxed) != 0 {
+                continue;
+            }
+            if self.most.load(Acquire) <= n {
+                self.most.fetch_max(n + 1, SeqCst);
+            }
+            if self.first[n].compare_exchange(0, ino.0, SeqCst, Relaxed).is_ok() {
                 self.hint.store((n + 1) % CHUNK, Relaxed);
                 return n;
             }
@@ -91,9 +107,33 @@ impl OpenSlots {
 
     /// Adds every open inode to `out`.
     pub fn collect<S: std::hash::BuildHasher>(&self, out: &mut HashSet<u64, S>) {
-        out.extend(self.first.iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));
+        let most = self.most.load(SeqCst).min(CHUNK);
+        out.extend(self.first[..most].iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));
         for c in self.more.read().iter() {
             out.extend(c.iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_slots_that_are_taken_are_found() {
+        let slots = OpenSlots::new();
+        let found = || {
+            let mut found = HashSet::new();
+            slots.collect(&mut found);
+            found.len()
+        };
+        assert_eq!(found(), 0);
+        let taken: Vec<usize> = (1..=700).map(|n| slots.take(Ino(n))).collect();
+        assert_eq!(found(), 700);
+        taken[..350].iter().for_each(|n| slots.give_back(*n));
+        assert_eq!(found(), 350);
+        taken[350..].iter().for_each(|n| slots.give_back(*n));
+        slots.take(Ino(1));
+        assert_eq!(found(), 1);
     }
 }
