@@ -5,7 +5,7 @@
 //! `lanefs_sqlite.so` (docs/SQLITE.md) first. The time is SQLite's own clock around the
 //! transactions, so neither the start of the shell nor opening a volume is in it. Peers take turns.
 //!
-//! Python: [`python`].
+//! Python: `embed::python`.
 
 mod python;
 
