@@ -77,6 +77,13 @@ static void content(struct lanefs_volume *v)
     IS(lanefs_readv(f, into, 2, 0), 12);
     IS(memcmp(buf, "abc", 3), 0);
     IS(memcmp(buf + 100, "do woabcd", 9), 0);
+    memset(buf, 0, sizeof buf);
+    IS(lanefs_pread_nowait(f, buf, sizeof buf, 10), 2);
+    IS(memcmp(buf, "cd", 2), 0);
+    IS(lanefs_pread_nowait(f, buf, sizeof buf, 12), 0);
+    OK(lanefs_write_hint(f, LANEFS_LIFE_SHORT));
+    IS(lanefs_write_hint(f, 6), -EINVAL);
+    OK(lanefs_write_hint(f, LANEFS_LIFE_NOT_SET));
 
     memset(big, 7, 1 << 20);
     IS(lanefs_pwrite(f, big, 1 << 20, 4 << 20), 1 << 20);
@@ -198,6 +205,7 @@ int main(int argc, char **argv)
         char buf[32];
         OK(lanefs_open_volume(&image, 1, "ro,cache_size=64M", &v));
         OK(lanefs_open(v, "d/f", O_RDONLY, 0, &f));
+        IS(lanefs_pread_nowait(f, buf, sizeof buf, 0), -EAGAIN); /* read from the device first */
         IS(lanefs_read(f, buf, sizeof buf), 12);
         IS(memcmp(buf, "abcdo woabcd", 12), 0);
         IS(lanefs_mkdir(v, "late", 0755), -EROFS);

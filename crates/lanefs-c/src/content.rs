@@ -82,6 +82,29 @@ pub unsafe extern "C" fn lanefs_pread(
     count(|| Ok(unsafe { handle(file)?.file.read_at(bytes_mut(buf, len)?, offset(at)?) }? as u64))
 }
 
+/// Reads at an offset as `lanefs_pread` does, if it need not wait for a device, as preadv2(2) with
+/// `RWF_NOWAIT`: a caller asks for the rest in a thread that may wait, or for several places at
+/// once.
+///
+/// EAGAIN: part of it is not in memory; what `buf` holds is undefined.
+///
+/// # Safety
+/// As `lanefs_format`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_pread_nowait(
+    file: *const lanefs_file,
+    buf: *mut c_void,
+    len: usize,
+    at: i64,
+) -> i64 {
+    count(|| {
+        // SAFETY: the caller's promise.
+        let (file, buf) = unsafe { (handle(file)?, bytes_mut(buf, len)?) };
+        let read = file.file.read_cached_at(buf, offset(at)?)?;
+        read.map(|n| n as u64).ok_or(Failure::Argument(libc::EAGAIN, "not all of it is in memory"))
+    })
+}
+
 /// Writes at the position (at the end with `O_APPEND`), and moves it; returns how many bytes, fewer
 /// than `len` only where the volume is full.
 ///
@@ -212,6 +235,33 @@ pub unsafe extern "C" fn lanefs_fsync(file: *const lanefs_file) -> c_int {
 pub unsafe extern "C" fn lanefs_fdatasync(file: *const lanefs_file) -> c_int {
     // SAFETY: the caller's promise.
     status(|| Ok(unsafe { handle(file) }?.file.sync_data()?))
+}
+
+/// `lanefs_write_hint`: nothing is known, as with `RWH_WRITE_LIFE_NOT_SET`.
+pub const LANEFS_LIFE_NOT_SET: c_int = 0;
+/// `lanefs_write_hint`: the file will be removed soon, as with `RWH_WRITE_LIFE_SHORT`.
+pub const LANEFS_LIFE_SHORT: c_int = 2;
+
+/// Says how long what is written through this handle from now on will be wanted, with the numbers
+/// of `F_SET_RW_HINT` (0 to 5). `LANEFS_LIFE_SHORT`, for the log of a database: it is not written
+/// back while the file grows, so that what is removed soon never goes to the device. The others
+/// have no effect. No hint changes what a sync promises.
+///
+/// EINVAL: another number.
+///
+/// # Safety
+/// As `lanefs_format`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_write_hint(file: *const lanefs_file, hint: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let file = unsafe { handle(file) }?;
+        if !(0..=5).contains(&hint) {
+            return Err(Failure::Argument(libc::EINVAL, "hints are 0 to 5, those of F_SET_RW_HINT"));
+        }
+        file.file.set_write_ahead(hint != LANEFS_LIFE_SHORT);
+        Ok(())
+    })
 }
 
 /// Sets the size, as ftruncate(2).

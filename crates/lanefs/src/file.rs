@@ -48,6 +48,9 @@ pub struct File {
     flags: i32,
     /// Writes leave setuid and setgid alone.
     privileged: bool,
+    /// What is written is written back while the file grows. Relaxed: a hint, for writes that begin
+    /// later.
+    writes_ahead: AtomicBool,
     /// From here on lies what calls through the handle write, apart from what all calls read.
     cursor_line: Line,
     /// The position of `read`, `write` and `lseek`, at most the largest size. Written by these.
@@ -89,6 +92,7 @@ impl File {
             slot: slot as u32,
             flags,
             privileged: cred.is_root(),
+            writes_ahead: AtomicBool::new(true),
             cursor_line: Line,
             cursor: AtomicU64::new(0),
             ahead: ReadAhead::new(),
@@ -156,6 +160,15 @@ impl File {
         self.flags &= !libc::O_APPEND;
     }
 
+    /// Says whether what is written through this handle from now on is written back while the file
+    /// grows, as it is at first. Without, for a file that will be removed soon, as the log of a
+    /// database: only by a sync, under pressure or when it is [`crate::MountOptions::dirty_expire`]
+    /// old. So what is removed before that never goes to the device, and a sync of much takes
+    /// longer. Changes no promise.
+    pub fn set_write_ahead(&self, ahead: bool) {
+        self.writes_ahead.store(ahead, Ordering::Relaxed);
+    }
+
     /// Returns its inode number.
     pub fn ino(&self) -> Ino {
         self.inode().ino
@@ -220,6 +233,17 @@ impl File {
         self.read_where(buf, offset, true)
     }
 
+    /// Does what [`File::read_at`] does without waiting for a device, as `preadv2(2)` with
+    /// RWF_NOWAIT; `None`, and `buf` holds anything, if part of it is not in memory. Errors as
+    /// [`File::read_at`], but EIO.
+    pub fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+        let read = content::read_cached(self.persist(), self.inode(), self.readable()?, offset, buf);
+        if read.is_some_and(|n| n > 0) && self.flags & libc::O_NOATIME == 0 {
+            content::touch_atime(self.persist(), self.inode());
+        }
+        Ok(read)
+    }
+
     /// Reads at `offset`; `kept`: the caller keeps what it reads.
     fn read_where(&self, buf: &mut [u8], offset: u64, kept: bool) -> Result<usize> {
         let data = self.readable()?;
@@ -266,13 +290,18 @@ impl File {
     /// EISDIR: a directory. Else as [`File::write_at`] without EBADF.
     pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let data = self.data()?;
-        let writer = Writer { keeps_times: true, keeps_pages: true, privileged: true };
+        let writer = Writer { keeps_times: true, keeps_pages: true, privileged: true, writes_ahead: true };
         content::write_data(self.persist(), self.inode(), data, Some(offset), buf, writer).map(|w| w.1)
     }
 
     /// Returns how an ordinary write through the handle is done.
     fn writer(&self) -> Writer {
-        Writer { keeps_times: false, keeps_pages: false, privileged: self.privileged }
+        Writer {
+            keeps_times: false,
+            keeps_pages: false,
+            privileged: self.privileged,
+            writes_ahead: self.writes_ahead.load(Ordering::Relaxed),
+        }
     }
 
     /// Writes at `offset`, or at the end; returns where and how much.

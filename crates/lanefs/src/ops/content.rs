@@ -33,6 +33,8 @@ pub(crate) struct Writer {
     pub keeps_pages: bool,
     /// It may write without setuid and setgid being taken away.
     pub privileged: bool,
+    /// What it writes is written back while the file grows.
+    pub writes_ahead: bool,
 }
 
 /// Reads a file's content.
@@ -51,6 +53,17 @@ pub(crate) fn read_data(
     debug_assert!(!read.as_ref().is_ok_and(|n| *n > buf.len()), "{read:?} bytes of {}", buf.len());
     debug_assert!(!matches!(read, Ok(1..)) || off < MAX_FILE_SIZE, "there is nothing at {off}");
     read
+}
+
+/// Reads a file's content if all of it is in memory.
+pub(crate) fn read_cached(
+    core: &Core,
+    inode: &Inode,
+    data: &FileData,
+    off: u64,
+    buf: &mut [u8],
+) -> Option<usize> {
+    data.read_cached(&page_store::data_ctx(core, inode), off, buf)
 }
 
 /// Moves the access time, as relatime does.
@@ -147,7 +160,7 @@ fn write_part(
             drop_privilege(core, inode, writer.privileged);
             core.journal.changed(inode, true, coarse_realtime_ns(), flags);
         }
-        if w.extended || writer.keeps_pages {
+        if w.extended && writer.writes_ahead || writer.keeps_pages {
             let end = at + w.bytes as u64;
             if end / STEP != at / STEP
                 && let Some(persistence) = core.persistence()

@@ -112,6 +112,46 @@ fn a_file_that_grows_goes_to_the_device_while_it_grows_and_is_durable_when_asked
     }
 }
 
+/// The log of a database grows, is synced now and then, or is removed: a file that lives for a
+/// short time goes to the device when that is asked for, and else not at all.
+#[test]
+fn what_lives_for_a_short_time_is_not_written_ahead_and_is_durable_when_asked() {
+    let options = MountOptions { background: true, cache_size: 1 << 30, ..options() };
+    let (fs, dev) = recorded(&options);
+    let written = || dev.recorder().counters().bytes_written;
+    let (log, f) = (fs.create("/log").unwrap(), fs.create("/f").unwrap());
+    log.set_write_ahead(false);
+    let before = written();
+    for n in 0..32 {
+        log.write_all_at(&piece(n + 100), (n * MIB) as u64).unwrap();
+    }
+    // It would have been written before this one, which is.
+    for n in 0..32 {
+        f.write_all_at(&piece(n), (n * MIB) as u64).unwrap();
+    }
+    let start = Instant::now();
+    while written() - before < (28 * MIB) as u64 {
+        assert!(start.elapsed() < Duration::from_secs(30), "nothing is written ahead");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    f.sync_all().unwrap();
+    let told = written() - before;
+    assert!(told < (34 * MIB) as u64, "{told} bytes for the 32 MiB that live longer");
+    log.sync_data().unwrap();
+    assert!(written() - before > (64 * MIB) as u64, "the log was synced and not written");
+    // What is said last counts.
+    log.set_write_ahead(true);
+    for n in 32..64 {
+        log.write_all_at(&piece(n + 100), (n * MIB) as u64).unwrap();
+    }
+    let start = Instant::now();
+    while written() - before < (90 * MIB) as u64 {
+        assert!(start.elapsed() < Duration::from_secs(30), "it is not written ahead any more");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    found(&dev, 32);
+}
+
 /// A kernel that empties its cache brings much at once, from several threads and not in order; it
 /// waits for what is behind, and all of it is there.
 #[test]

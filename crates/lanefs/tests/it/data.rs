@@ -274,3 +274,32 @@ fn a_page_of_a_file_with_holes_is_one_block_however_often_it_is_written() {
     f.write_all_at(&[3; 4096], 3 * 4096).unwrap();
     assert_eq!(f.stat().unwrap().blocks, 16, "a hole that is filled");
 }
+
+/// All or nothing: what is not in memory is said, and the device is not asked.
+#[test]
+fn only_what_is_in_memory_is_read_without_waiting() {
+    let (fs, dev) = root(128);
+    let content: Vec<u8> = (0..50_000).map(|i| (i * 7 % 251) as u8).collect();
+    fs.write("/f", &content).unwrap();
+    let mut buf = vec![0; 60_000];
+    let f = fs.open("/f", &OpenOptions::new()).unwrap();
+    assert_eq!(f.read_cached_at(&mut buf, 100).unwrap(), Some(49_900));
+    assert!(buf[..49_900] == content[100..]);
+    assert_eq!(f.read_cached_at(&mut buf, 50_000).unwrap(), Some(0));
+    assert_eq!(f.read_cached_at(&mut buf, u64::MAX).unwrap(), Some(0));
+    drop(f);
+
+    let fs = reopen(fs, &dev);
+    let f = fs.open("/f", &OpenOptions::new()).unwrap();
+    assert_eq!(f.read_cached_at(&mut buf, 0).unwrap(), None);
+    let mut one = [0];
+    f.read_exact_at(&mut one, 20_000).unwrap();
+    assert_eq!(f.read_cached_at(&mut one, 20_001).unwrap(), Some(1));
+    assert_eq!(one[0], content[20_001]);
+    assert_eq!(f.read_cached_at(&mut buf, 20_001).unwrap(), None, "what follows was not read");
+    f.read_to_end_at(&mut Vec::new(), 0).unwrap();
+    assert_eq!(f.read_cached_at(&mut buf, 0).unwrap(), Some(50_000));
+    assert!(buf[..50_000] == content);
+    let f = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+    assert_eq!(errno(f.read_cached_at(&mut buf, 0)), libc::EBADF);
+}

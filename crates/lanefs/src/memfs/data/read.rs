@@ -117,6 +117,32 @@ impl FileData {
         (sound * PAGE).saturating_sub(from).min(len)
     }
 
+    /// Reads as [`FileData::read`] does, if all of it is in memory; `None`, and `buf` holds
+    /// anything, if a page is not.
+    pub fn read_cached(&self, ctx: &DataCtx<'_>, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        let size = self.size();
+        let len = (buf.len() as u64).min(size.saturating_sub(offset)) as usize;
+        let pin = epoch::pin();
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let (page, from) = (page_at(at), at as usize % PAGE);
+            let part = (PAGE - from).min(len - done);
+            let run = if part < len - done { self.copy_run(ctx, at, &mut buf[done..len], &pin) } else { 0 };
+            if run > 0 {
+                done += run;
+                continue;
+            }
+            let desc = self.find(page, &pin)?;
+            if !copy_page(ctx, desc, page, from, &mut buf[done..done + part]) {
+                return None;
+            }
+            done += part;
+        }
+        debug_assert_eq!(done, len, "all or nothing");
+        Some(self.inside(offset, done))
+    }
+
     /// Returns how much of what was read at `offset` to report: a truncate may have come meanwhile,
     /// and what lies behind the new end is left out.
     fn inside(&self, offset: u64, read: usize) -> usize {
