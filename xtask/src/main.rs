@@ -12,6 +12,7 @@ mod lab;
 mod measure;
 mod programs;
 mod python;
+mod rocksdb;
 mod run;
 mod source;
 mod test;
@@ -41,6 +42,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
   measure [--quick] [NAME..]   the figures that stand in docs/reports
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
+  rocksdb-plugin --out DIR [--debug] [--rocksdb PREFIX]   lib/librocksdb_lanefs.so and include/lanefs_rocksdb.h below DIR
   tsan [FILTER..]   the threaded tests under ThreadSanitizer
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
   tidy   imports between modules, file lengths, words, assertions, leftovers, ASCII, SAFETY comments, whitespace";
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         ["killtest-writer", ref rest @ ..] => killtest::writer::main(rest),
         ["measure", ref rest @ ..] => measure::main(rest),
         ["fsx", ref rest @ ..] => programs::fsx::main(rest),
+        ["rocksdb-plugin", ref rest @ ..] => rocksdb::main(rest),
         ["tsan", ref rest @ ..] => tsan::main(rest),
         ["tidy"] => return run_tidy(),
         ["help" | "--help" | "-h"] => {

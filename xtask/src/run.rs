@@ -27,13 +27,13 @@ pub fn cargo(args: &[&str]) -> Command {
     c
 }
 
-/// Returns whether a program is on the path.
+/// Returns whether a program is on the path; of a path from the root, whether there is such a file.
 pub fn has(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).is_file()))
 }
 
-/// Makes sure that programs are there: pairs of (program, Debian package). Installs what is missing
-/// when that is possible.
+/// Makes sure that programs are there: pairs of (program, or the path of a file; Debian package).
+/// Installs what is missing when that is possible.
 pub fn need(programs: &[(&str, &str)]) -> Result<(), String> {
     let missing: Vec<&str> = programs.iter().filter(|p| !has(p.0)).map(|p| p.1).collect();
     if missing.is_empty() {

@@ -18,6 +18,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
     ("cc", "gcc"),
     ("readelf", "binutils"),
+    ("c++", "g++"),
+    ("db_bench", "rocksdb-tools"),
+    ("/usr/include/rocksdb/file_system.h", "librocksdb-dev"),
 ];
 
 /// The function of one step.

@@ -5,9 +5,10 @@
 //! `lanefs_sqlite.so` (docs/SQLITE.md) first. The time is SQLite's own clock around the
 //! transactions, so neither the start of the shell nor opening a volume is in it. Peers take turns.
 //!
-//! Python: `embed::python`.
+//! Python: embed/python.rs. RocksDB: embed/rocksdb.rs.
 
 mod python;
+mod rocksdb;
 
 use crate::compare::{Ground, Medium, Peer, Place, Skipped, Undo};
 use crate::error::{Context, Failure, Res, say};
@@ -30,14 +31,17 @@ pub struct EmbedArgs {
     #[arg(long, value_delimiter = ',', default_value = "tmpfs,ext4,xfs,lanefs,lanefs-mount")]
     pub peers: Vec<String>,
     /// The engines that run.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "sqlite,python")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "sqlite,python,rocksdb")]
     pub engines: Vec<Engine>,
-    /// Transactions of each of SQLite's loads.
+    /// Transactions of each of SQLite's loads, and synced writes of RocksDB's.
     #[arg(long, default_value_t = 4000)]
     pub transactions: u32,
     /// Files of each of Python's loads.
     #[arg(long, default_value_t = 100_000)]
     pub files: u32,
+    /// What RocksDB's clients put in all.
+    #[arg(long, default_value = "4G", value_name = "SIZE")]
+    pub written: String,
     /// How often each load runs on each peer; the median counts.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
@@ -56,6 +60,9 @@ pub struct EmbedArgs {
     /// The interpreter that has the module `lanefs`.
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     pub python: PathBuf,
+    /// RocksDB's library [default: librocksdb_lanefs.so beside this program].
+    #[arg(long, value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
     /// Write the results here.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -68,6 +75,8 @@ pub enum Engine {
     Sqlite,
     /// Files that its programs make.
     Python,
+    /// Its `db_bench`.
+    Rocksdb,
 }
 
 /// A load.
@@ -93,13 +102,13 @@ enum Home {
 /// A row of the results.
 #[derive(Debug, Serialize)]
 struct Row {
-    load: &'static str,
+    load: String,
     peer: String,
-    /// Or files.
-    transactions: u32,
+    /// Or files, or operations.
+    transactions: u64,
     /// Of each round.
     seconds: Vec<f64>,
-    /// Processor time of each round.
+    /// Processor time of each round; RocksDB's is that of everybody who works for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     processor_seconds: Vec<f64>,
     /// Transactions a second, by the median.
@@ -126,6 +135,9 @@ pub fn run(args: &EmbedArgs) -> Res<i32> {
     if peers.iter().any(|p| p.mounts()) && !rustix::process::geteuid().is_root() {
         return Err(Failure::new("making and mounting file systems takes root; without it: --peers lanefs"));
     }
+    if args.engines.contains(&Engine::Rocksdb) {
+        rocksdb::check(args, peers.contains(&Peer::Lanefs))?;
+    }
     let mut undo = Undo::new()?;
     let outcome = embed(args, &peers, &mut undo);
     let complaints = undo.all();
@@ -148,13 +160,16 @@ fn embed(args: &EmbedArgs, peers: &[Peer], undo: &mut Undo) -> Res<()> {
         undo,
     )?;
     ground.zeroed = args.medium == Medium::Disk;
+    ground.written = args.medium == Medium::Mem && args.engines.contains(&Engine::Rocksdb);
     let mut machine = Machine::here();
     machine.note_version("sqlite3", "--version");
+    machine.note_version("db_bench", "--version");
     let mut homes: Vec<(String, Home)> = Vec::new();
     for &peer in peers {
         let name = peer.name().to_string();
         if peer == Peer::Lanefs {
             let image = ground.lanefs_image(&name, undo)?;
+            ground.write_once(&image)?;
             homes.push((name, Home::Image(image)));
             continue;
         }
@@ -173,6 +188,9 @@ fn embed(args: &EmbedArgs, peers: &[Peer], undo: &mut Undo) -> Res<()> {
         let script = ground.base.join("create.py");
         undo.file(&script)?;
         rows.extend(python::rows(args, &homes, &script)?);
+    }
+    if args.engines.contains(&Engine::Rocksdb) {
+        rows.extend(rocksdb::rows(args, &homes)?);
     }
     print(&rows)?;
     if let Some(path) = &args.json {
@@ -207,9 +225,9 @@ fn sqlite_rows(args: &EmbedArgs, homes: &[(String, Home)], script: &Path) -> Res
         for ((peer, _), seconds) in homes.iter().zip(seconds) {
             let rate = f64::from(args.transactions) / median(&seconds);
             rows.push(Row {
-                load: load.name,
+                load: load.name.to_string(),
                 peer: peer.clone(),
-                transactions: args.transactions,
+                transactions: args.transactions.into(),
                 seconds,
                 processor_seconds: Vec::new(),
                 rate,
@@ -280,13 +298,29 @@ fn transactions(script: &Path) -> Res<f64> {
     }
 }
 
-/// Prints the rates, and what they are of ext4's.
+/// Prints the rates, and what they are of ext4's; where it was measured the processor time per
+/// operation, too.
 fn print(rows: &[Row]) -> Res<()> {
-    say(format_args!("{:<20} {:<14} {:>14} {:>8}", "load", "peer", "a second", "of ext4"))?;
+    say(format_args!(
+        "{:<28} {:<14} {:>14} {:>8} {:>14} {:>8}",
+        "load", "peer", "a second", "of ext4", "processor us", "of ext4"
+    ))?;
+    let processor = |r: &Row| match r.processor_seconds.is_empty() {
+        true => None,
+        false => Some(median(&r.processor_seconds) / r.transactions.max(1) as f64 * 1e6),
+    };
     for row in rows {
         let ext4 = rows.iter().find(|r| r.load == row.load && r.peer == "ext4");
-        let of = ext4.map_or("-".to_string(), |e| format!("{:.2}", row.rate / e.rate));
-        say(format_args!("{:<20} {:<14} {:>14} {of:>8}", row.load, row.peer, human(row.rate)))?;
+        let or_dash = |n: Option<f64>| n.map_or("-".to_string(), |n| format!("{n:.2}"));
+        say(format_args!(
+            "{:<28} {:<14} {:>14} {:>8} {:>14} {:>8}",
+            row.load,
+            row.peer,
+            human(row.rate),
+            or_dash(ext4.map(|e| row.rate / e.rate)),
+            or_dash(processor(row)),
+            or_dash(ext4.and_then(|e| Some(processor(row)? / processor(e)?)))
+        ))?;
     }
     Ok(())
 }

@@ -241,7 +241,7 @@ impl Ground {
     }
 
     /// Has the medium give all of an image its memory, what is in it staying as it is.
-    fn write_once(&self, image: &Path) -> Res<()> {
+    pub fn write_once(&self, image: &Path) -> Res<()> {
         if !self.written {
             return Ok(());
         }

@@ -50,9 +50,9 @@ pub(super) fn rows(args: &EmbedArgs, homes: &[(String, Home)], script: &Path) ->
             for ((peer, _), told) in homes.iter().zip(&told) {
                 let seconds: Vec<f64> = told.iter().map(|t| t[turn].0).collect();
                 rows.push(Row {
-                    load,
+                    load: load.to_string(),
                     peer: peer.clone(),
-                    transactions: args.files,
+                    transactions: args.files.into(),
                     rate: f64::from(args.files) / median(&seconds),
                     seconds,
                     processor_seconds: told.iter().map(|t| t[turn].1).collect(),

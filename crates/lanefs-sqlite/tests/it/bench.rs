@@ -14,12 +14,14 @@ fn transactions_on_a_volume_are_measured_and_checked() {
         engines: vec![Engine::Sqlite],
         transactions: 100,
         files: 0,
+        written: "4G".into(),
         rounds: 1,
         size: "64M".into(),
         images: dir.path().into(),
         lanefs: None,
         extension: Some(extension().with_extension("so")),
         python: "python3".into(),
+        plugin: None,
         json: Some(json.clone()),
     };
     assert_eq!(run(&args).map_err(|e| e.message).unwrap(), 0);

@@ -1,0 +1,8 @@
+//! RocksDB's own programs on a volume, and two of ours (tests/cpp).
+
+mod bench;
+mod built;
+mod kills;
+mod programs;
+mod refused;
+mod surface;
