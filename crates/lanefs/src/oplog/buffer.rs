@@ -98,7 +98,7 @@ pub(crate) struct EpochBuf {
     open: Vec<u8>,
     /// The groups of each chunk that were not voided, and of all: first those of the full ones.
     counts: Vec<Count>,
-    /// A chunk to go on with.
+    /// A chunk to go on with, until the epoch ends.
     spare: Vec<u8>,
     groups: usize,
     /// Blocks that were reserved for what is logged: those of new inodes and of names.
@@ -212,15 +212,17 @@ impl EpochBuf {
     }
 
     /// Empties a full chunk of which all groups were voided: what is undone at once takes no memory
-    /// until the epoch ends. None of them is indexed.
+    /// until the epoch ends. One that the index has begun with stays: its groups are counted there.
     fn drop_if_void(&mut self, chunk: usize) {
+        if chunk < self.index.chunk || chunk == self.index.chunk && self.index.offset > 0 {
+            return;
+        }
         let (Some(count), Some(full)) = (self.counts.get_mut(chunk), self.full.get_mut(chunk)) else {
             return;
         };
         if count.live > 0 || count.all == 0 {
             return;
         }
-        debug_assert!(chunk >= self.index.chunk && (chunk > self.index.chunk || self.index.offset == 0));
         self.void_bytes -= std::mem::take(&mut count.void_bytes) as usize;
         let n = std::mem::take(&mut count.all) as usize;
         (self.groups, self.voided) = (self.groups - n, self.voided - n);
@@ -234,6 +236,7 @@ impl EpochBuf {
         debug_assert_eq!(self.groups, 0, "groups would be lost");
         self.full.clear();
         self.counts.clear();
+        self.spare = Vec::new();
         self.index = Index::default();
         self.undone = Undone::default();
     }
@@ -304,9 +307,8 @@ impl EpochBuf {
     /// fsync would make a new one each time.
     pub fn take(&mut self) -> EpochBuf {
         self.check_invariants();
-        let spare = std::mem::take(&mut self.spare);
+        self.spare = Vec::new();
         let taken = self.take_groups();
-        self.spare = spare;
         debug_assert!(self.is_empty() && self.index.indexed == 0, "something was left behind");
         debug_assert!(taken.open.is_empty(), "a closed buffer takes no group");
         taken.check_invariants();
@@ -415,3 +417,65 @@ pub(crate) fn subjects(g: &Group<'_>, f: &mut dyn FnMut(Subject)) {
 /// A buffer that was taken by a seal: read-only groups, shared by the commit and by closures until
 /// it is committed.
 pub(crate) type Sealed = Arc<lanefs_sync::lock::Mutex<EpochBuf>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanefs_format::{FileKind, ROOT_INO};
+
+    const NAME: &[u8] = &[b'x'; 200];
+
+    /// Logs the making of a file and its removal; returns their places.
+    fn pair(b: &mut EpochBuf, n: u64) -> (Place, Place) {
+        let (ino, dir, kind) = (Ino(n + 100), ROOT_INO, FileKind::File);
+        let version = |ts| Version { epoch: b.epoch, ts, lane: 0 };
+        let (first, second) = (version(n * 2 + 1), version(n * 2 + 2));
+        let (generation, mode, uid, gid, rdev, time) = (1, libc::S_IFREG | 0o644, 0, 0, 0, 0);
+        let target: &[u8] = b"";
+        let new =
+            Effect::New { ino, parent: dir, generation, mode, uid, gid, rdev, time, target, logged: true };
+        let set = Effect::Set { dir, cookie: n * 8, name: NAME, ino, old: Ino::NONE, kind };
+        let made = b.append(first, &[new, set]);
+        (made, b.append(second, &[Effect::Clr { dir, cookie: n * 8, name: NAME, old: ino, kind }]))
+    }
+
+    /// A file that comes and goes for ever takes a chunk or two.
+    #[test]
+    fn chunks_of_void_groups_are_used_again() {
+        let mut b = EpochBuf { epoch: 5, ..EpochBuf::default() };
+        for n in 0..10_000 {
+            let (made, removed) = pair(&mut b, n);
+            assert!(b.void_both(made, removed));
+            assert!(b.bytes() <= CHUNK, "{} bytes of nothing", b.bytes());
+        }
+        let (made, _) = pair(&mut b, 10_000);
+        let mut left = Vec::new();
+        assert_eq!((b.take().take_part(&mut left), left.len()), (2, 1));
+        assert!(made >> 32 > 10, "the chunks kept their numbers");
+    }
+
+    /// An index over groups that were voided counts them: their chunk stays.
+    #[test]
+    fn a_chunk_that_is_indexed_stays_when_its_groups_are_void() {
+        let mut b = EpochBuf { epoch: 5, ..EpochBuf::default() };
+        let (made, removed) = pair(&mut b, 0);
+        assert!(b.void_both(made, removed));
+        b.extend_index();
+        let (made, removed) = pair(&mut b, 1);
+        assert!(b.void_both(made, removed), "the index has not seen them");
+        let mut n = 2;
+        while b.full.len() < 3 {
+            let (made, removed) = pair(&mut b, n);
+            assert!(b.void_both(made, removed));
+            n += 1;
+        }
+        b.extend_index();
+        assert_eq!(b.unindexed(), 0);
+        let (made, removed) = pair(&mut b, n);
+        assert_eq!(b.unindexed(), 2);
+        b.extend_index();
+        assert!(!b.void_both(made, removed), "a closure may have them");
+        let mut left = Vec::new();
+        assert_eq!(b.take().take_part(&mut left), 2);
+    }
+}

@@ -6,9 +6,9 @@
 //!    store has not heard of it.
 //! 2. The lane stages what is on the list. When everybody is gone who was pinned then, whoever
 //!    found a file by its name has given it up or holds an open slot.
-//! 3. Then the lane marks the files FREED, and reads all open slots. An opener takes its slot, then
-//!    looks for FREED: either it sees the mark and gives up, or the lane sees the slot. As in the
-//!    reaper's rounds, of which this is the shortest.
+//! 3. Then the lane passes over those that are open, marks the others FREED, and reads all open
+//!    slots again. An opener takes its slot, then looks for FREED: either it sees the mark and
+//!    gives up, or the lane sees the slot. As in the reaper's rounds.
 //! 4. Both groups of a file are voided, under the lane's lock. That fails once the epoch has ended,
 //!    or a closure may have one of them.
 //! 5. Of a file whose groups are void nothing is anywhere: no end is logged, its number can be
@@ -63,12 +63,17 @@ pub(super) fn end_some(core: &Core, guard: &Guard) {
 fn end(core: &Core, lane: usize, due: Vec<ShortLife>, guard: &Guard) {
     let mut marked = Vec::with_capacity(due.len());
     let mut others = Vec::new();
+    let open = core.journal.open_inodes();
     for file in due {
         let Some(inode) = core.memfs.inodes.get(file.ino, guard) else {
             debug_assert!(false, "inode {} has ended, and the lane was to end it", file.ino);
             continue;
         };
-        let is_ours = inode.nlink.load(SeqCst) == 0 && is_as_made(inode) && !core.is_known_outside();
+        // What is open all the time is never marked: its number never leads nowhere.
+        let is_ours = !open.contains(&file.ino.0)
+            && inode.nlink.load(SeqCst) == 0
+            && is_as_made(inode)
+            && !core.is_known_outside();
         if is_ours && inode.life.fetch_or(FREED, SeqCst) & FREED == 0 {
             marked.push((inode, file));
         } else {
