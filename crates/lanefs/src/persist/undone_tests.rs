@@ -2,6 +2,7 @@
 //! crash.
 
 use super::{commit, reaper};
+use crate::memfs::inode::FREED;
 use crate::{Fs, MountOptions, OpenOptions, Order, Volume};
 use lanefs_format::Ino;
 use lanefs_format::record::{Effect, groups};
@@ -274,4 +275,36 @@ fn what_is_open_or_logged_is_left_to_the_reaper() {
     drop(open);
     while reaper::reap(persist, true).unwrap() > 0 {}
     assert_eq!(v.node_stat(number).unwrap_err().errno(), libc::ESTALE);
+}
+
+/// What somebody found by its name is not another file meanwhile, however long that takes: its
+/// number is not given out again.
+#[test]
+fn a_lane_waits_for_whoever_found_a_file_by_its_name() {
+    let (v, _) = volume(Order::Ordered);
+    let (fs, persist) = (v.fs(), &v.0.persist);
+    drop(fs.create("/found").unwrap());
+    let number = fs.stat("/found").unwrap().ino;
+    let (found, unlinked) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let guard = crossbeam_epoch::pin();
+            let inode = persist.memfs.inodes.get(number, &guard).unwrap();
+            found.wait();
+            unlinked.wait();
+            assert!(!inode.has(FREED), "it may be given up any moment");
+            let still = persist.memfs.inodes.peek(number, &guard).unwrap();
+            assert!(std::ptr::eq(inode, still), "another file has its number");
+        });
+        found.wait();
+        fs.unlink("/found").unwrap();
+        let again = (0..2000).any(|n| {
+            drop(fs.create(format!("/{n}")).unwrap());
+            let again = fs.stat(format!("/{n}")).unwrap().ino == number;
+            fs.unlink(format!("/{n}")).unwrap();
+            again
+        });
+        unlinked.wait();
+        assert!(!again, "its number was given out again");
+    });
 }
