@@ -16,7 +16,6 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("strace", "strace"),
     ("cc", "gcc"),
     ("valgrind", "valgrind"),
-    ("cc", "gcc"),
     ("readelf", "binutils"),
     ("c++", "g++"),
     ("db_bench", "rocksdb-tools"),
