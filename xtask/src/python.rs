@@ -44,7 +44,9 @@ pub fn test(args: &[&str]) -> Result<(), String> {
     let mut pytest = Command::new(&python);
     pytest.args(["-m", "pytest", "-c"]).arg(root().join(PACKAGE).join("pyproject.toml"));
     pytest.arg("--basetemp").arg(&temporary).args(args).env("PYTHONDONTWRITEBYTECODE", "1");
-    if args.iter().all(|a| a.starts_with('-')) {
+    // Else it would look everywhere here, also among what other commands have copied.
+    let names_a_file = |a: &&str| root().join(a.split("::").next().unwrap_or(a)).exists();
+    if !args.iter().any(names_a_file) {
         pytest.arg(format!("{PACKAGE}/tests"));
     }
     let tested = run(&mut pytest);
