@@ -72,7 +72,7 @@ fn failed(failure: Failure) -> c_int {
 /// Refuses a call of the child of a fork: EIO.
 #[inline]
 fn refuse_children() -> Outcome<()> {
-    match crate::fork::is_child() {
+    match lanefs_sync::fork::is_child() {
         false => Ok(()),
         true => Err(Failure::Argument(
             libc::EIO,

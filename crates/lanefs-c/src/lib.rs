@@ -21,7 +21,6 @@ mod args;
 mod attrs;
 mod content;
 mod dir;
-mod fork;
 mod locks;
 mod names;
 mod spare;

@@ -2,9 +2,9 @@
 
 use crate::answer::{Failure, Outcome, status};
 use crate::args::{Out, handle, text};
-use crate::fork;
 use lanefs::{CreateOptions, Cred, Fs, MountOptions, Volume};
 use lanefs_fuse::{ServedMount, serve_mount};
+use lanefs_sync::fork;
 use libc::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -2,9 +2,9 @@
 //! the message of the library and the names of the files, or the exception that `os` and `io` have
 //! for an argument that cannot be.
 
-use crate::fork;
 use crate::path::PathArg;
 use lanefs::Error;
+use lanefs_sync::fork;
 use libc::c_int;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;

@@ -2,10 +2,10 @@
 
 use crate::answer::{At, Failure, outside, refuse_children};
 use crate::attrs::stat_result;
-use crate::fork;
 use crate::path::{PathArg, name};
 use crate::view::View;
 use lanefs::{FileKind, ReadDir};
+use lanefs_sync::fork;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

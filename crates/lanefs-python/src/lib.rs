@@ -18,7 +18,6 @@ mod attrs;
 mod buffer;
 mod dir;
 mod file;
-mod fork;
 mod path;
 mod view;
 mod volume;
@@ -58,7 +57,7 @@ fn parse_size(text: &str) -> Option<u64> {
 /// Return whether this process is the child of a fork, in which no volume can be used.
 #[pyfunction]
 fn is_child() -> bool {
-    fork::is_child()
+    lanefs_sync::fork::is_child()
 }
 
 #[pymodule]

@@ -1,9 +1,9 @@
 //! An open volume: what all have in common who use it, and how one user sees it.
 
 use crate::answer::{Failure, Outcome, outside, refuse_children};
-use crate::fork;
 use lanefs::{Cred, Fs, MountOptions, Volume};
 use lanefs_fuse::{ServedMount, serve_mount};
+use lanefs_sync::fork;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;

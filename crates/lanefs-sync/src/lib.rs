@@ -11,6 +11,7 @@
 pub mod ablation;
 pub mod clock;
 pub mod epoch;
+pub mod fork;
 pub mod hash;
 pub mod lane_ids;
 pub mod lanes;

@@ -12,10 +12,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lanefs", &["lanefs-sync", "lanefs-format", "lanefs-store"]),
     ("lanefs-fuse", &["lanefs-sync", "lanefs"]),
     ("lanefs-preload", &["lanefs", "lanefs-fuse"]),
-    ("lanefs-c", &["lanefs", "lanefs-fuse"]),
+    ("lanefs-c", &["lanefs-sync", "lanefs", "lanefs-fuse"]),
     ("lanefs-sqlite", &["lanefs", "lanefs-fuse"]),
     ("lanefs-object-store", &["lanefs"]),
-    ("lanefs-python", &["lanefs", "lanefs-fuse"]),
+    ("lanefs-python", &["lanefs-sync", "lanefs", "lanefs-fuse"]),
     // C++ over the library for C, whose archive is linked when it is built.
     ("lanefs-rocksdb", &[]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),
