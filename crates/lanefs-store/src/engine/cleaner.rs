@@ -79,7 +79,7 @@ impl Cleaner<'_> {
             // there is stays for the checkpoint.
             let gained = report.segments;
             if ready + gained >= target + spent.div_ceil(u64::from(size))
-                || spent > 0 && (spent + u64::from(size) > space / 2 || self.cleaned_enough(&report))
+                || spent > 0 && (spent + u64::from(size) > space / 2 || self.cleaned_enough(m, &report))
             {
                 return Ok(report);
             }
@@ -101,9 +101,11 @@ impl Cleaner<'_> {
     /// Returns whether the next checkpoint needs the segments that are free, about: for each inode
     /// that changed two blocks, for each block that was moved two nodes that lead to it, and what
     /// it folds. What was cleaned is free only behind that checkpoint, and others write meanwhile.
-    fn cleaned_enough(&self, report: &CleanReport) -> bool {
+    /// Inodes that wait for their NEW to be folded are in what it folds.
+    fn cleaned_enough(&self, m: &Maintenance, report: &CleanReport) -> bool {
         let size = u64::from(self.log.segments.geometry.segment_blocks);
-        let changed = self.inodes.cache.dirty() as u64 + report.moved + report.marked;
+        let changed =
+            self.inodes.cache.dirty().saturating_sub(m.waited) as u64 + report.moved + report.marked;
         let folds = u64::from(self.log.segments.reserved_for_unfolded() + 2) * size;
         self.log.free_segment_blocks() < 2 * self.log.metadata_copies() * changed + folds
     }

@@ -38,6 +38,12 @@ impl Engine {
         each * dirty as u64 > free
     }
 
+    /// Returns whether inodes wait for the fold of their NEW, which a checkpoint of the store's own
+    /// carries along.
+    pub(crate) fn waits_for_fold(&self) -> bool {
+        self.dirty_floor.load(Ordering::Relaxed) > 0 // Relaxed: as in `metadata_pressure`.
+    }
+
     /// Looks at that now and then, and makes a checkpoint: see [`crate::Store::watch_metadata`].
     pub fn watch_metadata(&self, lane: usize) -> Result<()> {
         let begun = self.log.sections.begun(lane);

@@ -74,6 +74,11 @@ impl Engine {
         let mut tries = 0;
         loop {
             match self.try_transaction(tx) {
+                // Each checkpoint of the store's own would carry them along, and find less space
+                // than the one before.
+                Err(StoreError::NoSpace) if tries > 1 && self.waits_for_fold() => {
+                    return Err(StoreError::NoSpace);
+                }
                 Err(StoreError::NoSpace) if tries < 8 => {
                     tries += 1;
                     let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();

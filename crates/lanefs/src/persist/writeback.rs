@@ -12,6 +12,9 @@ use crate::ops::rights::{hold_rights, is_pending};
 use lanefs_format::{FileKind, Ino};
 use lanefs_sync::lock::MutexGuard;
 
+/// How often the log is folded for an inode that finds no space.
+const FOLDS: usize = 4;
+
 /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
 /// `groups` in the last batch, under the inode's sync_lock, which it gives back. Returns pages
 /// written. On failure everything is dirty again, and the error is recorded for every open
@@ -35,10 +38,13 @@ pub(crate) fn write_back_inode<'c>(
         l = inode.sync_lock.lock();
         r = write_back_held(persist, inode, &l, what_for, with, max);
     }
-    if r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
+    for _ in 0..FOLDS {
+        if !r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
+            break;
+        }
         // What was made since the last fold is carried along by every checkpoint of the store's
-        // own, and cannot be cleaned: fold it, and try once more. Not with the lock: a
-        // checkpoint may wait for it.
+        // own, and cannot be cleaned: fold it, and try again; others may make more meanwhile. Not
+        // with the lock: a checkpoint may wait for it.
         drop(l);
         checkpoint::checkpoint(persist)?;
         l = inode.sync_lock.lock();

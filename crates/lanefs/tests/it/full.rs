@@ -1,8 +1,10 @@
 //! Volumes full of files: what was promised is kept, and what is deleted makes room again.
 
-use crate::{after_crash, reopen, root, volume_as, volume_with};
-use lanefs::{Cred, Fs};
-use lanefs_store::FormatOptions;
+use crate::{after_crash, options, reopen, root, volume_as, volume_with};
+use lanefs::{Cred, Fs, Volume};
+use lanefs_store::device::{Device, MemoryDevice};
+use lanefs_store::{FormatOptions, Store};
+use std::sync::Arc;
 
 /// Empty files until the volume is full; how many.
 fn fill(fs: &Fs) -> usize {
@@ -293,4 +295,64 @@ fn writes_are_whole_while_deleted_files_hold_the_room() {
         assert_eq!(fs.read(format!("/f{n}")).unwrap(), vec![7; 180_000]);
     }
     close_and_check(fs, dev);
+}
+
+/// What an engine with a rollback journal does: pages are logged, synced, written over, and where
+/// there is no space for all of them put back. The journals of many transactions are removed and
+/// not folded when the volume is full.
+#[test]
+fn a_transaction_on_a_full_volume_is_rolled_back() {
+    let page = |n: u64| vec![n as u8; 4096];
+    let logs = |first| [(first, 2, 1), (first, 4, 1), (first, 2, 2), (first, 4, 2)];
+    for (first, pages_logged, mlogs) in [80, 400, 800].into_iter().flat_map(logs) {
+        let dev = Arc::new(MemoryDevice::new(8 << 20).unwrap());
+        let device: Arc<dyn Device> = dev.clone();
+        let o = FormatOptions { segment_blocks: 16, mlogs, ..Default::default() };
+        Store::format(std::slice::from_ref(&device), &o).unwrap();
+        let volume = Volume::open_devices(vec![device], &options()).unwrap();
+        let fs = volume.as_user(Cred::root());
+        let log = fs.create("/log").unwrap();
+        for n in 0..first {
+            log.write_all_at(&page(n), n << 12).unwrap();
+            if n % 13 == 0 {
+                log.sync_all().unwrap();
+            }
+        }
+        drop(log);
+        fs.unlink("/log").unwrap();
+        let db = fs.create("/db").unwrap();
+        db.write_all_at(&page(0), 0).unwrap();
+        db.sync_all().unwrap();
+        let mut pages = 1;
+        for n in 1.. {
+            let journal = fs.create("/journal").unwrap();
+            let grown = (|| {
+                journal.write_all_at(&page(n).repeat(pages_logged), 0)?;
+                journal.sync_all()?;
+                journal.write_all_at(&page(n), 0)?;
+                journal.sync_all()?;
+                (0..13).try_for_each(|i| db.write_all_at(&page(n), (pages + i) << 12))?;
+                db.write_all_at(&page(n), 0)?;
+                db.write_all_at(&page(n), (pages / 2) << 12)?;
+                db.sync_all()
+            })();
+            if let Err(e) = &grown {
+                assert_eq!(e.errno(), libc::ENOSPC, "{e}");
+                for i in [0, pages / 2] {
+                    db.write_all_at(&page(0), i << 12).unwrap();
+                }
+                db.set_len(pages << 12).unwrap();
+                db.sync_all().unwrap();
+            }
+            drop(journal);
+            fs.unlink("/journal").unwrap();
+            if grown.is_err() {
+                break;
+            }
+            pages += 13;
+        }
+        assert!(pages > 1000, "{pages} pages");
+        drop(db);
+        close_and_check(fs, dev);
+    }
 }
