@@ -10,6 +10,8 @@
 //! 5. `engine`: transactions, epoch commits, checkpoints with their folds, the cleaner.
 //! 6. `recovery`: making and opening volumes.
 //! 7. `fsck`: checking and repairing them.
+//!
+//! Below all of them, `parallel` gives work to threads.
 
 #![deny(missing_docs)]
 
@@ -28,6 +30,7 @@ mod log;
 #[cfg(test)]
 #[path = "../tests/it/model.rs"]
 mod model;
+mod parallel;
 mod recovery;
 mod store;
 #[cfg(test)]

@@ -8,9 +8,9 @@
 //! effects were absorbed and however often a group came.
 
 use crate::error::{Result, StoreError};
+use crate::parallel;
 use lanefs_format::record::{self, Effect};
 use lanefs_format::{FileKind, Ino, Version};
-use lanefs_sync::random::spread;
 
 /// The net change of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,6 +156,9 @@ impl<'a> Plan<'a> {
 /// Bytes of a group that removes a name of some ten bytes.
 const TYPICAL_GROUP: usize = 72;
 
+/// Bytes of groups that are worth a thread.
+const SHARED: usize = if cfg!(test) { 1 << 7 } else { 1 << 20 };
+
 /// Bytes of groups of which it is worth counting what they hold before it is read.
 const COUNTED: usize = 1 << 20;
 
@@ -171,104 +174,183 @@ fn count((keys, news): (usize, usize), g: record::Group<'_>) -> (usize, usize) {
 /// One SET or CLR.
 type Step<'a> = KeyChange<'a>;
 
-/// Makes the plan for all groups in `buffers` that `keep` accepts. Names are borrowed from the
-/// buffers. A malformed group is an error: buffers are either our own or were checked against their
-/// batch's checksum.
-pub fn plan<'a>(
-    buffers: impl IntoIterator<Item = &'a [u8]>,
-    keep: impl FnMut(&Version) -> bool,
-) -> Result<Plan<'a>> {
-    let mut p = plan_unsorted(buffers, keep)?;
-    // A change is more than twice as long as its key.
-    p.changes.sort_by_cached_key(|s| (s.dir, s.cookie, s.name));
+/// What some groups say, one after the other.
+#[derive(Default)]
+struct Gathered<'a> {
+    /// Its changes are all steps, in the order they came.
+    plan: Plan<'a>,
+    /// Where each of these is, in the order of their keys.
+    places: Vec<Place>,
+    parents: Vec<(Ino, Version, Ino)>,
+}
+
+/// The key of a step but for its name, and the step's number: steps of one key are in the order
+/// they came.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    dir: Ino,
+    cookie: u64,
+    step: u32,
+}
+
+/// Makes the plan for all groups in `buffers`, with so many threads if it is worth it. Names are
+/// borrowed from the buffers. A malformed group is an error: buffers are either our own or were
+/// checked against their batch's checksum.
+pub fn plan<'a>(buffers: impl IntoIterator<Item = &'a [u8]>, threads: usize) -> Result<Plan<'a>> {
+    let buffers: Vec<&[u8]> = buffers.into_iter().filter(|b| !b.is_empty()).collect();
+    let parts = parallel::map(shares(&buffers, threads), gather);
+    let mut g = merge(parts.into_iter().collect::<Result<_>>()?)?;
+    let kept = net_changes(&g.plan.changes, &g.places);
+    g.places = Vec::new();
+    arrange(&mut g.plan.changes, kept);
+    let p = finish(g);
     p.check_invariants();
     Ok(p)
 }
 
-/// Does as [`plan`], but for the order of the changes.
-fn plan_unsorted<'a>(
-    buffers: impl IntoIterator<Item = &'a [u8]>,
-    mut keep: impl FnMut(&Version) -> bool,
-) -> Result<Plan<'a>> {
-    let mut p = Plan::default();
-    let buffers: Vec<&[u8]> = buffers.into_iter().collect();
+/// Divides buffers among threads, about as many bytes for each.
+fn shares<'b, 'a>(buffers: &'b [&'a [u8]], threads: usize) -> Vec<&'b [&'a [u8]]> {
+    let bytes: usize = buffers.iter().map(|b| b.len()).sum();
+    let each = bytes.div_ceil(threads.max(1)).max(SHARED);
+    let mut shares = Vec::new();
+    let (mut first, mut taken) = (0, 0);
+    for (n, b) in buffers.iter().enumerate() {
+        taken += b.len();
+        if taken >= each || n + 1 == buffers.len() {
+            shares.push(&buffers[first..=n]);
+            (first, taken) = (n + 1, 0);
+        }
+    }
+    debug_assert_eq!(shares.iter().map(|s| s.len()).sum::<usize>(), buffers.len(), "each has its thread");
+    debug_assert!(shares.len() <= threads.max(1), "{} shares for {threads} threads", shares.len());
+    shares
+}
+
+/// Reads groups. What is found is sorted as far as it can be for a part of all.
+fn gather<'a>(buffers: &[&'a [u8]]) -> Result<Gathered<'a>> {
+    let mut g = Gathered::default();
+    let p = &mut g.plan;
     // A group with one change takes about as many bytes; capacity for all at once is cheaper than
     // growing into new pages again and again.
     let bytes = buffers.iter().map(|b| b.len()).sum::<usize>();
-    let mut steps: Vec<Step<'a>> = Vec::new();
     if bytes < COUNTED {
-        steps.reserve(bytes / TYPICAL_GROUP);
+        p.changes.reserve(bytes / TYPICAL_GROUP);
         p.news.reserve(bytes / TYPICAL_GROUP / 2);
     } else {
         // Of many, twice what is needed would be much: they are counted before.
         let (keys, news) = buffers.iter().flat_map(|b| record::groups(b)).flatten().fold((0, 0), count);
-        steps.reserve(keys);
+        p.changes.reserve(keys);
         p.news.reserve(news);
     }
-    let mut parents: Vec<(Ino, Version, Ino)> = Vec::new();
     let bad = |e: record::RecordError| StoreError::Invalid(format!("a namespace record cannot be read: {e}"));
-    for buf in buffers {
-        for g in record::groups(buf) {
-            let g = g.map_err(bad)?;
-            let version = g.version;
-            if !keep(&version) {
-                continue;
-            }
-            p.groups += 1;
-            p.last_ts = p.last_ts.max(version.ts);
-            for e in g.effects() {
-                match e.map_err(bad)? {
-                    Effect::Set { dir, cookie, name, ino, old, kind } => {
-                        let is_new = p.news.last().is_some_and(|n| n.ino == ino && n.version == version);
-                        p.given += u64::from(!is_new);
-                        steps.push(Step { dir, cookie, name, old, new: Some((ino, kind)), kind, version });
-                    }
-                    Effect::Clr { dir, cookie, name, old, kind } => {
-                        steps.push(Step { dir, cookie, name, old, new: None, kind, version });
-                    }
-                    Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target, logged } => {
-                        p.news.push(NewInode {
-                            ino,
-                            parent,
-                            generation,
-                            mode,
-                            uid,
-                            gid,
-                            rdev,
-                            time,
-                            target,
-                            xattrs: &[],
-                            logged,
-                            version,
-                        });
-                    }
-                    Effect::Xattrs { ino, xattrs } => {
-                        if let Some(n) = p.news.last_mut().filter(|n| n.ino == ino && n.version == version) {
-                            n.xattrs = xattrs;
-                        }
-                    }
-                    Effect::Rights { ino, generation, mode, uid, gid, acls } => {
-                        p.rights.push(RightsChange { ino, generation, mode, uid, gid, acls, version });
-                    }
-                    Effect::Dead { ino, generation } => p.dead.push((ino, generation)),
-                    Effect::Parent { ino, parent } => parents.push((ino, version, parent)),
+    for group in buffers.iter().flat_map(|b| record::groups(b)) {
+        let group = group.map_err(bad)?;
+        let version = group.version;
+        p.groups += 1;
+        p.last_ts = p.last_ts.max(version.ts);
+        for e in group.effects() {
+            match e.map_err(bad)? {
+                Effect::Set { dir, cookie, name, ino, old, kind } => {
+                    let is_new = p.news.last().is_some_and(|n| n.ino == ino && n.version == version);
+                    p.given += u64::from(!is_new);
+                    p.changes.push(Step { dir, cookie, name, old, new: Some((ino, kind)), kind, version });
                 }
+                Effect::Clr { dir, cookie, name, old, kind } => {
+                    p.changes.push(Step { dir, cookie, name, old, new: None, kind, version });
+                }
+                Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target, logged } => {
+                    p.news.push(NewInode {
+                        ino,
+                        parent,
+                        generation,
+                        mode,
+                        uid,
+                        gid,
+                        rdev,
+                        time,
+                        target,
+                        xattrs: &[],
+                        logged,
+                        version,
+                    });
+                }
+                Effect::Xattrs { ino, xattrs } => {
+                    if let Some(n) = p.news.last_mut().filter(|n| n.ino == ino && n.version == version) {
+                        n.xattrs = xattrs;
+                    }
+                }
+                Effect::Rights { ino, generation, mode, uid, gid, acls } => {
+                    p.rights.push(RightsChange { ino, generation, mode, uid, gid, acls, version });
+                }
+                Effect::Dead { ino, generation } => p.dead.push((ino, generation)),
+                Effect::Parent { ino, parent } => g.parents.push((ino, version, parent)),
             }
         }
     }
-    keep_net_changes(&mut steps)?;
-    p.changes = steps;
+    check_number(p.changes.len())?;
+    let place = |(n, s): (usize, &Step<'_>)| Place { dir: s.dir, cookie: s.cookie, step: n as u32 };
+    g.places = p.changes.iter().enumerate().map(place).collect();
+    g.places.sort_unstable();
     p.dead.sort_unstable();
+    // Stable: a lane gives its numbers out in runs.
+    p.news.sort_by_key(use_of);
+    Ok(g)
+}
+
+/// Refuses more steps than have numbers.
+fn check_number(steps: usize) -> Result<()> {
+    match u32::try_from(steps) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(StoreError::Invalid(format!("{steps} changes in one fold"))),
+    }
+}
+
+/// Returns what tells one use of an inode number from others.
+fn use_of(n: &NewInode<'_>) -> (Ino, u32) {
+    (n.ino, n.generation)
+}
+
+/// Makes one of several parts, in their order. The sorts are stable: they find runs, and merge
+/// them.
+fn merge(parts: Vec<Gathered<'_>>) -> Result<Gathered<'_>> {
+    let several = parts.len() > 1;
+    let mut parts = parts.into_iter();
+    let mut all = parts.next().unwrap_or_default();
+    for mut part in parts {
+        let before = all.plan.changes.len();
+        check_number(before + part.plan.changes.len())?;
+        all.places.extend(part.places.iter().map(|p| Place { step: p.step + before as u32, ..*p }));
+        all.plan.changes.append(&mut part.plan.changes);
+        all.plan.news.append(&mut part.plan.news);
+        all.plan.dead.append(&mut part.plan.dead);
+        all.plan.rights.append(&mut part.plan.rights);
+        all.parents.append(&mut part.parents);
+        all.plan.last_ts = all.plan.last_ts.max(part.plan.last_ts);
+        all.plan.groups += part.plan.groups;
+        all.plan.given += part.plan.given;
+    }
+    if several {
+        all.places.sort();
+        all.plan.news.sort_by_key(use_of);
+        all.plan.dead.sort();
+    }
+    debug_assert_eq!(all.places.len(), all.plan.changes.len(), "each step has its place");
+    Ok(all)
+}
+
+/// Leaves of everything but the changes what is to be done at last.
+fn finish(Gathered { plan: mut p, mut parents, .. }: Gathered<'_>) -> Plan<'_> {
     p.dead.dedup();
-    p.news.sort_unstable_by_key(|n| (n.ino, n.generation));
-    p.news.dedup_by_key(|n| (n.ino, n.generation));
+    p.news.dedup_by_key(|n| use_of(n));
     let dead = &p.dead;
-    p.news.retain(|n| dead.binary_search(&(n.ino, n.generation)).is_err());
+    if !dead.is_empty() {
+        p.news.retain(|n| dead.binary_search(&use_of(n)).is_err());
+    }
     keep_last_rights(&mut p);
     parents.sort_unstable();
     // The last of each directory wins.
     p.parents = parents.chunk_by(|a, b| a.0 == b.0).filter_map(|c| c.last()).map(|l| (l.0, l.2)).collect();
-    Ok(p)
+    p
 }
 
 /// Keeps of the changes of rights of each inode the last, with the last ACLs.
@@ -285,88 +367,57 @@ fn keep_last_rights(p: &mut Plan<'_>) {
     p.rights.retain(|r| dead.binary_search(&(r.ino, r.generation)).is_err());
 }
 
-/// Steps of one key, as places in the list of steps: the first and the last that came.
-#[derive(Clone, Copy)]
-struct Chain {
-    first: u32,
-    last: u32,
-}
-
-const NO_STEP: u32 = u32::MAX;
-
-/// Returns the steps strung together by directory and cookie, in the order they came: an
-/// open-addressed table of chains. Most keys have one step; a name that is made and removed all day
-/// has thousands, which sorting everything would compare over and over.
-fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
-    let mut table = vec![Chain { first: NO_STEP, last: NO_STEP }; (steps.len() * 2).next_power_of_two()];
-    let mut next = vec![NO_STEP; steps.len()];
-    debug_assert!(table.len() > steps.len(), "no place is free: who looks for one never ends");
-    let mask = table.len() - 1;
-    for (i, s) in steps.iter().enumerate() {
-        // The upper half of a product depends on all bits; cookies are hashes, cut at the low end.
-        let mixed = spread(s.cookie ^ s.dir.0.rotate_left(40));
-        let mut at = (mixed >> 32) as usize & mask;
-        loop {
-            let c = &mut table[at];
-            let Some(f) = steps.get(c.first as usize) else {
-                *c = Chain { first: i as u32, last: i as u32 };
-                break;
-            };
-            debug_assert!((c.last as usize) < i, "a chain of steps that come later");
-            if (f.dir, f.cookie) == (s.dir, s.cookie) {
-                next[c.last as usize] = i as u32;
-                c.last = i as u32;
-                break;
-            }
-            at = (at + 1) & mask;
+/// Returns the last step of each key that does not end as it began, and what the key named before;
+/// in the order of the keys.
+fn net_changes(steps: &[Step<'_>], places: &[Place]) -> Vec<(u32, Ino)> {
+    debug_assert!(places.is_sorted(), "steps of one key do not follow each other");
+    let mut kept = Vec::with_capacity(places.len());
+    let of = |i: u32| &steps[i as usize];
+    let mut keep = |first: u32, last: u32| {
+        let old = of(first).old;
+        if old != of(last).new.map_or(Ino::NONE, |n| n.0) {
+            kept.push((last, old));
         }
-    }
-    (table, next)
-}
-
-/// Keeps the net change of each key, in the place of its last step, so that there is no second list
-/// of them. In the order of these.
-fn keep_net_changes(steps: &mut Vec<Step<'_>>) -> Result<()> {
-    if steps.len() >= NO_STEP as usize {
-        return Err(StoreError::Invalid(format!("{} changes in one fold", steps.len())));
-    }
-    // The last step of each key that does not end as it began, and what the key named before.
-    let mut kept: Vec<(u32, Ino)> = Vec::with_capacity(steps.len());
-    let (table, next) = string_up(steps);
+    };
     let mut chain: Vec<u32> = Vec::new();
-    let of = |i: &u32| &steps[*i as usize];
-    for c in table.iter().filter(|c| c.first != NO_STEP) {
-        chain.clear();
-        let mut at = c.first;
-        while at != NO_STEP {
-            chain.push(at);
-            at = next[at as usize];
+    for places in places.chunk_by(|a, b| (a.dir, a.cookie) == (b.dir, b.cookie)) {
+        if let [one] = places {
+            keep(one.step, one.step);
+            continue;
         }
+        chain.clear();
+        chain.extend(places.iter().map(|p| p.step));
         // Two names may have had one cookie after the other, so the name is part of the key. One
         // lane's steps come in order.
-        if !chain.is_sorted_by_key(|i| (of(i).name, of(i).version)) {
-            chain.sort_unstable_by_key(|i| (of(i).name, of(i).version));
+        if !chain.is_sorted_by_key(|i| (of(*i).name, of(*i).version)) {
+            chain.sort_by_key(|i| (of(*i).name, of(*i).version));
         }
-        debug_assert!(
-            chain.iter().all(|i| (of(i).dir, of(i).cookie) == (of(&c.first).dir, of(&c.first).cookie))
-        );
-        for chain in chain.chunk_by(|a, b| of(a).name == of(b).name) {
-            let (Some(first), Some(last)) = (chain.first(), chain.last()) else { continue };
-            let old = of(first).old;
-            if old != of(last).new.map_or(Ino::NONE, |n| n.0) {
-                kept.push((*last, old));
+        for chain in chain.chunk_by(|a, b| of(*a).name == of(*b).name) {
+            if let (Some(first), Some(last)) = (chain.first(), chain.last()) {
+                keep(*first, *last);
             }
         }
     }
-    drop((table, next));
-    kept.sort_unstable();
-    debug_assert!(kept.is_sorted_by(|a, b| a.0 < b.0), "a step is the last of two keys");
-    for (to, &(from, old)) in kept.iter().enumerate() {
-        debug_assert!(to <= from as usize, "step {from} would be written over before it is read");
-        steps[to] = Step { old, ..steps[from as usize] };
+    kept
+}
+
+/// Leaves of the steps those that are kept, in that order, each with what its key named before. In
+/// place: a second list of them would be much.
+fn arrange(steps: &mut Vec<Step<'_>>, mut kept: Vec<(u32, Ino)>) {
+    debug_assert!(kept.len() <= steps.len(), "{} of {} steps are kept", kept.len(), steps.len());
+    for &(step, old) in &kept {
+        steps[step as usize].old = old;
+    }
+    for to in 0..kept.len() {
+        // Whatever was in a place before this one is where the step went that is there now.
+        let mut from = kept[to].0 as usize;
+        while from < to {
+            from = kept[from].0 as usize;
+        }
+        kept[to].0 = from as u32;
+        steps.swap(to, from);
     }
     steps.truncate(kept.len());
-    Ok(())
 }
 
 fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
@@ -384,7 +435,12 @@ fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
 /// is valid only as a whole, as a commit makes it. Never empty where there was a group: an fsync
 /// may have logged a part of the epoch, which only the commit of the whole undoes.
 pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
-    let p = plan_unsorted(buffers.iter().copied(), |_| true)?;
+    let mut g = gather(buffers)?;
+    let mut kept = net_changes(&g.plan.changes, &g.places);
+    // In the order in which they came, which is about that of their versions.
+    kept.sort_unstable();
+    arrange(&mut g.plan.changes, kept);
+    let p = finish(g);
     let mut effects: Vec<(Version, Effect<'_>)> = Vec::with_capacity(p.changes.len() + p.news.len());
     let mut first = Version { epoch: u64::MAX, ..Default::default() };
     if let Some(g) = buffers.iter().flat_map(|b| record::groups(b)).next() {
@@ -487,7 +543,7 @@ mod tests {
             (5, &[clr(8, b"a", 20)]),
         ]);
         for bytes in [b.clone(), absorb(&[&b]).unwrap()] {
-            let p = plan([&bytes[..]], |_| true).unwrap();
+            let p = plan([&bytes[..]], 1).unwrap();
             assert_eq!(p.changes.len(), 1);
             assert_eq!((p.changes[0].name, p.changes[0].new), (&b"b"[..], Some((Ino(20), F))));
             assert_eq!(p.links(), [(Ino(20), 1)]);
@@ -498,7 +554,7 @@ mod tests {
     fn order_and_repeats_do_not_matter() {
         let a = groups(&[(1, &[new(30), set(8, b"a", 30, 20)])]);
         let b = groups(&[(2, &[set(16, b"b", 30, 21), clr(8, b"a", 30)])]);
-        let p = plan([&b[..], &a, &b, &a], |_| true).unwrap();
+        let p = plan([&b[..], &a, &b, &a], 1).unwrap();
         // Rename over an existing name: a is gone (it named 20 on disk), b names 30 instead of 21.
         assert_eq!(p.links(), [(Ino(20), -1), (Ino(21), -1), (Ino(30), 1)]);
         assert_eq!(p.news.len(), 1);
@@ -516,7 +572,7 @@ mod tests {
         ]);
         let absorbed = absorb(&[&b]).unwrap();
         assert!(absorbed.len() < 48, "{}", absorbed.len());
-        let p = plan([&absorbed[..]], |_| true).unwrap();
+        let p = plan([&absorbed[..]], 1).unwrap();
         assert!(p.news.is_empty() && p.changes.is_empty() && p.links().is_empty());
         assert_eq!(p.dead, [(Ino(30), 1)]);
     }
@@ -525,7 +581,7 @@ mod tests {
     fn an_epoch_that_ends_as_it_began_still_has_a_group_to_commit() {
         let b = groups(&[(1, &[set(8, b"a", 20, 0)]), (2, &[clr(8, b"a", 20)])]);
         let absorbed = absorb(&[&b]).unwrap();
-        let p = plan([&absorbed[..]], |_| true).unwrap();
+        let p = plan([&absorbed[..]], 1).unwrap();
         assert_eq!((p.groups, p.last_ts, p.is_empty()), (1, 2, true));
         assert!(absorb(&[]).unwrap().is_empty());
     }
@@ -541,27 +597,19 @@ mod tests {
             ]
         };
         let b = groups(&[(2, &mv(2, 3)), (1, &mv(1, 2))]);
-        let p = plan([&b[..]], |_| true).unwrap();
+        let p = plan([&b[..]], 1).unwrap();
         assert_eq!(p.parents, [(Ino(40), Ino(3))]);
         assert!(p.links().is_empty());
         assert_eq!(p.by_dir().count(), 2);
-        let p2 = plan([&absorb(&[&b]).unwrap()[..]], |_| true).unwrap().parents;
+        let p2 = plan([&absorb(&[&b]).unwrap()[..]], 1).unwrap().parents;
         assert_eq!(p2, [(Ino(40), Ino(3))]);
-    }
-
-    #[test]
-    fn filtered_groups_do_not_count() {
-        let b = groups(&[(1, &[set(8, b"a", 20, 0)]), (9, &[clr(8, b"a", 20)])]);
-        let p = plan([&b[..]], |v| v.ts < 5).unwrap();
-        assert_eq!(p.links(), [(Ino(20), 1)]);
-        assert_eq!((p.groups, p.last_ts), (1, 1));
     }
 
     #[test]
     fn a_name_that_takes_over_a_cookie_is_another_key() {
         let b = groups(&[(1, &[clr(8, b"a", 20)]), (2, &[set(8, b"b", 21, 0)])]);
         for bytes in [b.clone(), absorb(&[&b]).unwrap()] {
-            let p = plan([&bytes[..]], |_| true).unwrap();
+            let p = plan([&bytes[..]], 1).unwrap();
             let all: Vec<_> = p.changes.iter().map(|c| (c.name, c.new.map(|n| n.0))).collect();
             assert_eq!(all, [(&b"a"[..], None), (b"b", Some(Ino(21)))]);
             assert_eq!(p.links(), [(Ino(20), -1), (Ino(21), 1)]);
@@ -606,6 +654,28 @@ mod tests {
     const NAMES: [&[u8]; 6] = [b"a", b"b", b"c", b"d", b"e", b"f"];
 
     proptest! {
+        /// Several threads find what one does, however the groups are divided among them.
+        #[test]
+        fn a_plan_is_the_same_whoever_makes_it(
+            steps in prop::collection::vec((1..20u64, 1..6u64, 0..4usize, 20..40u64, 0..3u8), 0..300),
+            each in 1..40usize,
+            threads in 2..9usize,
+        ) {
+            let groups: Vec<Vec<u8>> = (1..).zip(&steps).map(|(ts, &(at, dir, name, ino, what))| {
+                let (dir, cookie, name, ino, kind) = (Ino(dir), at % 7, NAMES[name], Ino(ino), F);
+                let old = Ino(at + 20);
+                groups(&[(ts, &match what {
+                    0 => vec![new(ino.0), Effect::Set { dir, cookie, name, ino, old: Ino::NONE, kind }],
+                    1 => vec![Effect::Clr { dir, cookie, name, old, kind }, Effect::Parent { ino, parent: dir }],
+                    _ => vec![Effect::Set { dir, cookie, name, ino, old, kind }, Effect::Dead { ino: old, generation: 1 }],
+                })])
+            }).collect();
+            let buffers: Vec<Vec<u8>> = groups.chunks(each).map(<[Vec<u8>]>::concat).collect();
+            let one = plan(buffers.iter().map(|b| &b[..]), 1).unwrap();
+            let several = plan(buffers.iter().map(|b| &b[..]), threads).unwrap();
+            prop_assert_eq!(format!("{one:?}"), format!("{several:?}"));
+        }
+
         /// Absorbing any history, in one epoch or in two, leaves the same world as the history
         /// itself.
         #[test]
@@ -649,7 +719,7 @@ mod tests {
                 for g in record::groups(&out) {
                     g.unwrap().effects().for_each(|e| again.apply(&e.unwrap()));
                 }
-                let (p, q) = (plan(parts, |_| true).unwrap(), plan([&out[..]], |_| true).unwrap());
+                let (p, q) = (plan(parts, 1).unwrap(), plan([&out[..]], 1).unwrap());
                 prop_assert_eq!((p.links(), p.dead, p.changes.len()), (q.links(), q.dead, q.changes.len()));
             }
             prop_assert_eq!(again, world);

@@ -37,7 +37,6 @@ mod names;
 mod overlay;
 #[cfg(test)]
 mod pack_tests;
-mod parallel;
 mod paths;
 mod places;
 mod repair;

@@ -6,12 +6,12 @@
 //! joined before anybody goes by the sums.
 
 use super::entry::{Fix, Name, for_each_entry};
-use super::parallel::in_parallel;
 use super::places::Places;
 use super::walk::{InodeInfo, Walk};
 use super::{FsckReport, OnProgress, Phase, Place, Progress};
 use crate::error::Result;
 use crate::log::io::Io;
+use crate::parallel::in_parallel;
 use crate::tree::inode_table::InodeTable;
 use lanefs_format::{FileKind, Ino, ROOT_INO};
 use lanefs_sync::lock::Mutex;

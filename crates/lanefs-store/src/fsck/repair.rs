@@ -5,7 +5,6 @@ use super::careful::{Careful, Unread};
 use super::copies::report_copy;
 use super::marks::{Marked, Marks};
 use super::overlay::Overlay;
-use super::parallel::threads;
 use super::scan::{self, Scan};
 use super::walk::{Salvage, Walk, Walker};
 use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What, miscounted};
@@ -132,7 +131,10 @@ fn superblocks(
 
 impl Job<'_> {
     pub(super) fn threads(&self) -> usize {
-        threads(self.o)
+        match self.o.threads {
+            0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+            n => n,
+        }
     }
 
     /// Returns the newest slot, and where it lies.

@@ -10,10 +10,10 @@
 //! The atomics here are Relaxed: they hand out work and count, and the threads that add to them are
 //! joined before anybody goes by the sums.
 
-use super::parallel::in_parallel;
 use super::{OnProgress, Phase, Progress};
 use crate::log::io::Io;
 use crate::log::segment::Geometry;
+use crate::parallel::in_parallel;
 use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
 use lanefs_format::header::{BlockKind, Stamp, verify_sealed};

@@ -7,11 +7,11 @@
 use super::copies::{AGAIN, bad_copy, report_copy};
 use super::mapped::{after, fetch, next_mapped};
 use super::marks::{Marked, Marks};
-use super::parallel::in_parallel;
 use super::{FsckReport, OnProgress, Phase, Place, Progress, What, miscounted};
 use crate::error::StoreError;
 use crate::log::io::Io;
 use crate::log::segment::Geometry;
+use crate::parallel::in_parallel;
 use crate::tree::block_io::BlockSource;
 use crate::tree::inode_state::{InodeState, read_xattrs};
 use crate::tree::inode_table::{ChunkStep, InodeTable};

@@ -326,7 +326,7 @@ fn of_removed_files_none_comes_into_memory() {
     let of = |ino: u64| remove(e, ino, u32::from(ino == FIRST + 7) * 5);
     {
         let plan = (FIRST..FIRST + 200).flat_map(of).collect::<Vec<u8>>();
-        let plan = crate::engine::plan::plan([&plan[..]], |_| true).unwrap();
+        let plan = crate::engine::plan::plan([&plan[..]], 1).unwrap();
         let mut m = s.engine.maintenance.lock();
         let mut dirty = Default::default();
         let mut sink = crate::engine::sink::Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);

@@ -294,7 +294,7 @@ mod tests {
             let mut dirty = Default::default();
             let mut sink = Sink::new(&e.log, &e.totals, &mut dirty);
             let made: Vec<u8> = (1024..1034).flat_map(|ino| file(5, ino)).collect();
-            e.fold().fold(&mut m, plan([&made[..]], |_| true).unwrap(), &mut sink).unwrap();
+            e.fold().fold(&mut m, plan([&made[..]], 1).unwrap(), &mut sink).unwrap();
             let mut packs = Packs::new(&e.inodes, 5);
             while let Some(b) = m.deferred.last().copied() {
                 packs.begin(b.ino.chunk(), &mut m, &mut sink).unwrap();

@@ -48,6 +48,12 @@ pub(crate) struct Fold<'a> {
 }
 
 impl Fold<'_> {
+    /// Returns how many threads a large fold is worth: no more than there are logs to write to.
+    pub(crate) fn threads(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+        processors.min(self.log.mlogs.len()).max(1)
+    }
+
     /// Folds what is planned. An error may leave the fold half done in memory, with links not
     /// counted: it is sticky, and the volume is that of the last slot and the log.
     pub(crate) fn fold(&self, m: &mut Maintenance, plan: Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
@@ -77,6 +83,8 @@ impl Fold<'_> {
         drop(std::mem::take(&mut plan.changes));
         let mut links = links.sums();
         self.put_off(m, &plan, bare, &mut links, sink)?;
+        // Of a fold that makes files few are left, and nobody looks for them among the others.
+        links.retain(|l| l.1 != 0);
         let ended = self.fold_all_links(m, &plan, &links, sink)?;
         let deferred = &m.deferred;
         let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
@@ -470,7 +478,7 @@ mod tests {
         let mut m = s.engine.maintenance.lock();
         let mut dirty = Default::default();
         let mut sink = Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
-        s.engine.fold().fold(&mut m, plan([&removed[..]], |_| true).unwrap(), &mut sink).unwrap();
+        s.engine.fold().fold(&mut m, plan([&removed[..]], 1).unwrap(), &mut sink).unwrap();
         assert_eq!(m.freed.len(), 50);
         let kept: Vec<Ino> = m.changed.iter().map(|c| c.ino).collect();
         assert_eq!(kept, [ROOT_INO]);

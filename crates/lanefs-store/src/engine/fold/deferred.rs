@@ -135,7 +135,7 @@ mod tests {
             let mut m = s.engine.maintenance.lock();
             let mut dirty = Default::default();
             let mut sink = Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
-            s.engine.fold().fold(&mut m, plan([&made(5)[..]], |_| true).unwrap(), &mut sink).unwrap();
+            s.engine.fold().fold(&mut m, plan([&made(5)[..]], 1).unwrap(), &mut sink).unwrap();
             assert_eq!((m.deferred.len() as u64, m.changed.len()), (FILES, 1));
             s.engine.checkpoints().capture().capture_deferred(&mut m, 5, &mut sink).unwrap();
             assert_eq!((m.deferred.len(), m.changed.len(), m.captured.len()), (0, 1, 0));
@@ -158,7 +158,7 @@ mod tests {
             let mut m = s.engine.maintenance.lock();
             let mut dirty = Default::default();
             let mut sink = Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
-            s.engine.fold().fold(&mut m, plan([&made(5)[..]], |_| true).unwrap(), &mut sink).unwrap();
+            s.engine.fold().fold(&mut m, plan([&made(5)[..]], 1).unwrap(), &mut sink).unwrap();
             m.usage.dirty.append(&mut dirty);
         }
         let mut next = Vec::new();

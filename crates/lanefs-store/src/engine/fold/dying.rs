@@ -86,13 +86,13 @@ impl Fold<'_> {
         sink: &mut Sink<'_>,
     ) -> Result<Vec<bool>> {
         debug_assert!(links.is_sorted_by(|a, b| a.0 < b.0), "links of one inode are counted twice");
+        debug_assert!(links.iter().all(|l| l.1 != 0), "a count does not change");
         let mut ended = vec![false; plan.dead.len()];
         let mut dead = plan.dead.iter().enumerate().peekable();
         let mut packs = DyingPacks::default();
         for (n, &(ino, delta)) in links.iter().enumerate() {
             if n % TOGETHER == 0 {
-                let together = links[n..].iter().filter(|l| l.1 != 0).take(TOGETHER);
-                self.inodes.expect(together.map(|l| l.0), &self.log.io)?;
+                self.inodes.expect(links[n..].iter().take(TOGETHER).map(|l| l.0), &self.log.io)?;
             }
             while dead.next_if(|d| d.1.0 < ino).is_some() {}
             let Some(&(at, &(_, generation))) = dead.peek().filter(|d| d.1.0 == ino) else {

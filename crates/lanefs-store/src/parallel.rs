@@ -1,0 +1,59 @@
+//! Work that several threads share.
+
+use lanefs_sync::SignalsBlocked;
+use lanefs_sync::lock::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::Builder;
+
+/// Runs `f` on 0..n from several threads.
+pub(crate) fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
+    // The first number that no thread has taken; all threads add to it. Relaxed: it only hands out
+    // work, and the scope joins the threads.
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let i = next.fetch_add(1, Relaxed);
+            if i >= n {
+                return;
+            }
+            f(i);
+        }
+    };
+    std::thread::scope(|s| {
+        let blocked = SignalsBlocked::new();
+        for _ in 1..threads.min(n) {
+            if Builder::new().spawn_scoped(s, work).is_err() {
+                break; // no more threads can be had: those that there are do it
+            }
+        }
+        drop(blocked);
+        work();
+    });
+}
+
+/// Runs `f` on each piece of some work, with a thread for each if there are several; returns what
+/// came of them, in their order.
+pub(crate) fn map<T: Send, R: Send>(mut work: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
+    if work.len() < 2 {
+        return work.pop().map(f).into_iter().collect();
+    }
+    let pieces: Vec<_> = work.into_iter().map(|w| Mutex::new((Some(w), None))).collect();
+    in_parallel(pieces.len(), pieces.len(), |n| {
+        let piece = pieces[n].lock().0.take();
+        debug_assert!(piece.is_some(), "piece {n} was given out twice");
+        let done = piece.map(&f);
+        pieces[n].lock().1 = done;
+    });
+    let done: Vec<R> = pieces.into_iter().filter_map(|p| p.into_inner().1).collect();
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn results_come_in_the_order_of_the_work() {
+        for n in 0..9 {
+            assert_eq!(super::map((0..n).collect(), |i| i * i), (0..n).map(|i| i * i).collect::<Vec<_>>());
+        }
+    }
+}
