@@ -17,6 +17,7 @@ mod commits;
 mod copies;
 pub(crate) mod fold;
 pub(crate) mod maintenance;
+pub(crate) mod ordered;
 pub mod plan;
 mod pressure;
 pub(crate) mod sink;

@@ -7,10 +7,13 @@
 //! `ino` of each key (see `lanefs_format::record`), so they count every name once, however many
 //! effects were absorbed and however often a group came.
 
+use crate::engine::ordered::{Ordered, PART_MAX, PARTS_MAX, Run, number};
 use crate::error::{Result, StoreError};
 use crate::parallel;
+use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::record::{self, Effect};
 use lanefs_format::{FileKind, Ino, Version};
+use lanefs_sync::prefetch;
 
 /// The net change of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,9 +87,11 @@ pub struct RightsChange<'a> {
 #[derive(Default, Debug)]
 pub struct Plan<'a> {
     /// Net changes of directory entries; keys that end as they began are left out.
-    pub changes: Vec<KeyChange<'a>>,
+    pub changes: Ordered<KeyChange<'a>>,
+    /// The directories of these, and where the changes of each end.
+    dirs: Vec<usize>,
     /// Inodes to be made: those that are not dead as well.
-    pub news: Vec<NewInode<'a>>,
+    pub news: Ordered<NewInode<'a>>,
     /// Inodes whose numbers are free, with the generation that ended. Also those that were never
     /// made on disk.
     pub dead: Vec<(Ino, u32)>,
@@ -102,12 +107,15 @@ pub struct Plan<'a> {
     /// Names that were given to an inode which was not made by the same operation: links and
     /// renames. Repeats, and what was taken back, included.
     pub given: u64,
+    /// Bytes that the changes take out of buckets, less those that they put in.
+    pub taken_out: i64,
 }
 
 impl<'a> Plan<'a> {
     /// Returns the changes of one directory after the other.
-    pub fn by_dir(&self) -> impl Iterator<Item = &[KeyChange<'a>]> {
-        self.changes.chunk_by(|a, b| a.dir == b.dir)
+    pub fn by_dir(&self) -> impl Iterator<Item = Run<'_, KeyChange<'a>>> {
+        let starts = std::iter::once(0).chain(self.dirs.iter().copied());
+        starts.zip(&self.dirs).map(|(from, to)| self.changes.all().range(from..*to))
     }
 
     /// Returns names gained or lost by each inode, if not zero. Directories too (one name each).
@@ -125,15 +133,17 @@ impl<'a> Plan<'a> {
         }
         let key = |c: &KeyChange<'a>| (c.dir, c.cookie, c.name);
         debug_assert!(
-            self.changes.is_sorted_by(|a, b| key(a) < key(b)),
+            self.changes.iter().is_sorted_by(|a, b| key(a) < key(b)),
             "a key changes twice, or out of order"
         );
         debug_assert!(
             self.changes.iter().all(|c| c.old != c.new.map_or(Ino::NONE, |n| n.0)),
             "a key ends as it began"
         );
-        let use_of = |n: &NewInode<'a>| (n.ino, n.generation);
-        debug_assert!(self.news.is_sorted_by(|a, b| use_of(a) < use_of(b)), "an inode is made twice");
+        let of_one = |r: Run<'_, KeyChange<'a>>| r.iter().is_sorted_by(|a, b| a.dir == b.dir);
+        debug_assert!(self.by_dir().all(of_one), "changes of two directories");
+        debug_assert_eq!(self.dirs.last().copied().unwrap_or(0), self.changes.len(), "changes of none");
+        debug_assert!(self.news.iter().is_sorted_by(|a, b| use_of(a) < use_of(b)), "an inode is made twice");
         debug_assert!(self.dead.is_sorted_by(|a, b| a < b), "an inode dies twice");
         debug_assert!(self.parents.is_sorted_by(|a, b| a.0 < b.0), "a directory moves twice");
         let rights_of = |r: &RightsChange<'a>| (r.ino, r.generation);
@@ -156,6 +166,9 @@ impl<'a> Plan<'a> {
 /// Bytes of a group that removes a name of some ten bytes.
 const TYPICAL_GROUP: usize = 72;
 
+/// Steps that are asked for before they are looked at.
+const AHEAD: usize = 12;
+
 /// Bytes of groups that are worth a thread.
 const SHARED: usize = if cfg!(test) { 1 << 7 } else { 1 << 20 };
 
@@ -174,14 +187,18 @@ fn count((keys, news): (usize, usize), g: record::Group<'_>) -> (usize, usize) {
 /// One SET or CLR.
 type Step<'a> = KeyChange<'a>;
 
-/// What some groups say, one after the other.
+/// What some groups say: a part of a plan.
 #[derive(Default)]
 struct Gathered<'a> {
-    /// Its changes are all steps, in the order they came.
+    /// All but the changes, the new inodes and the parents.
     plan: Plan<'a>,
-    /// Where each of these is, in the order of their keys.
-    places: Vec<Place>,
+    /// In the order they came.
+    steps: Vec<Step<'a>>,
+    news: Vec<NewInode<'a>>,
     parents: Vec<(Ino, Version, Ino)>,
+    /// Where each step and each new inode is, in the order of their keys.
+    places: Vec<Place>,
+    uses: Vec<Use>,
 }
 
 /// The key of a step but for its name, and the step's number: steps of one key are in the order
@@ -193,25 +210,42 @@ struct Place {
     step: u32,
 }
 
+/// The number and generation of a new inode, and where it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Use {
+    ino: Ino,
+    generation: u32,
+    at: u32,
+}
+
+/// A change that is left of the steps of a key: the last of them, and what the key named before.
+struct Net {
+    step: u32,
+    old: Ino,
+    dir: Ino,
+    /// Bytes that it takes out of a bucket.
+    taken_out: i64,
+}
+
 /// Makes the plan for all groups in `buffers`, with so many threads if it is worth it. Names are
 /// borrowed from the buffers. A malformed group is an error: buffers are either our own or were
 /// checked against their batch's checksum.
 pub fn plan<'a>(buffers: impl IntoIterator<Item = &'a [u8]>, threads: usize) -> Result<Plan<'a>> {
     let buffers: Vec<&[u8]> = buffers.into_iter().filter(|b| !b.is_empty()).collect();
-    let parts = parallel::map(shares(&buffers, threads), gather);
-    let mut g = merge(parts.into_iter().collect::<Result<_>>()?)?;
-    let kept = net_changes(&g.plan.changes, &g.places);
-    g.places = Vec::new();
-    arrange(&mut g.plan.changes, kept);
-    let p = finish(g);
+    let parts =
+        parallel::map(shares(&buffers, threads).into_iter().enumerate().collect(), |(part, share)| {
+            gather(part, share)
+        });
+    let p = arrange(parts.into_iter().collect::<Result<_>>()?, false);
     p.check_invariants();
     Ok(p)
 }
 
 /// Divides buffers among threads, about as many bytes for each.
 fn shares<'b, 'a>(buffers: &'b [&'a [u8]], threads: usize) -> Vec<&'b [&'a [u8]]> {
+    let threads = threads.clamp(1, PARTS_MAX);
     let bytes: usize = buffers.iter().map(|b| b.len()).sum();
-    let each = bytes.div_ceil(threads.max(1)).max(SHARED);
+    let each = bytes.div_ceil(threads).max(SHARED);
     let mut shares = Vec::new();
     let (mut first, mut taken) = (0, 0);
     for (n, b) in buffers.iter().enumerate() {
@@ -222,25 +256,26 @@ fn shares<'b, 'a>(buffers: &'b [&'a [u8]], threads: usize) -> Vec<&'b [&'a [u8]]
         }
     }
     debug_assert_eq!(shares.iter().map(|s| s.len()).sum::<usize>(), buffers.len(), "each has its thread");
-    debug_assert!(shares.len() <= threads.max(1), "{} shares for {threads} threads", shares.len());
+    debug_assert!(shares.len() <= threads, "{} shares for {threads} threads", shares.len());
     shares
 }
 
-/// Reads groups. What is found is sorted as far as it can be for a part of all.
-fn gather<'a>(buffers: &[&'a [u8]]) -> Result<Gathered<'a>> {
+/// Reads the groups of a part.
+fn gather<'a>(part: usize, buffers: &[&'a [u8]]) -> Result<Gathered<'a>> {
     let mut g = Gathered::default();
     let p = &mut g.plan;
+    let (steps, news) = (&mut g.steps, &mut g.news);
     // A group with one change takes about as many bytes; capacity for all at once is cheaper than
     // growing into new pages again and again.
     let bytes = buffers.iter().map(|b| b.len()).sum::<usize>();
     if bytes < COUNTED {
-        p.changes.reserve(bytes / TYPICAL_GROUP);
-        p.news.reserve(bytes / TYPICAL_GROUP / 2);
+        steps.reserve(bytes / TYPICAL_GROUP);
+        news.reserve(bytes / TYPICAL_GROUP / 2);
     } else {
         // Of many, twice what is needed would be much: they are counted before.
-        let (keys, news) = buffers.iter().flat_map(|b| record::groups(b)).flatten().fold((0, 0), count);
-        p.changes.reserve(keys);
-        p.news.reserve(news);
+        let counts = buffers.iter().flat_map(|b| record::groups(b)).flatten().fold((0, 0), count);
+        steps.reserve(counts.0);
+        news.reserve(counts.1);
     }
     let bad = |e: record::RecordError| StoreError::Invalid(format!("a namespace record cannot be read: {e}"));
     for group in buffers.iter().flat_map(|b| record::groups(b)) {
@@ -251,15 +286,15 @@ fn gather<'a>(buffers: &[&'a [u8]]) -> Result<Gathered<'a>> {
         for e in group.effects() {
             match e.map_err(bad)? {
                 Effect::Set { dir, cookie, name, ino, old, kind } => {
-                    let is_new = p.news.last().is_some_and(|n| n.ino == ino && n.version == version);
+                    let is_new = news.last().is_some_and(|n| n.ino == ino && n.version == version);
                     p.given += u64::from(!is_new);
-                    p.changes.push(Step { dir, cookie, name, old, new: Some((ino, kind)), kind, version });
+                    steps.push(Step { dir, cookie, name, old, new: Some((ino, kind)), kind, version });
                 }
                 Effect::Clr { dir, cookie, name, old, kind } => {
-                    p.changes.push(Step { dir, cookie, name, old, new: None, kind, version });
+                    steps.push(Step { dir, cookie, name, old, new: None, kind, version });
                 }
                 Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target, logged } => {
-                    p.news.push(NewInode {
+                    news.push(NewInode {
                         ino,
                         parent,
                         generation,
@@ -275,7 +310,7 @@ fn gather<'a>(buffers: &[&'a [u8]]) -> Result<Gathered<'a>> {
                     });
                 }
                 Effect::Xattrs { ino, xattrs } => {
-                    if let Some(n) = p.news.last_mut().filter(|n| n.ino == ino && n.version == version) {
+                    if let Some(n) = news.last_mut().filter(|n| n.ino == ino && n.version == version) {
                         n.xattrs = xattrs;
                     }
                 }
@@ -287,22 +322,18 @@ fn gather<'a>(buffers: &[&'a [u8]]) -> Result<Gathered<'a>> {
             }
         }
     }
-    check_number(p.changes.len())?;
-    let place = |(n, s): (usize, &Step<'_>)| Place { dir: s.dir, cookie: s.cookie, step: n as u32 };
-    g.places = p.changes.iter().enumerate().map(place).collect();
-    g.places.sort_unstable();
-    p.dead.sort_unstable();
-    // Stable: a lane gives its numbers out in runs.
-    p.news.sort_by_key(use_of);
-    Ok(g)
-}
-
-/// Refuses more steps than have numbers.
-fn check_number(steps: usize) -> Result<()> {
-    match u32::try_from(steps) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(StoreError::Invalid(format!("{steps} changes in one fold"))),
+    if steps.len() > PART_MAX || news.len() > PART_MAX {
+        return Err(StoreError::Invalid(format!("{} changes in one fold", steps.len().max(news.len()))));
     }
+    let steps = steps.iter().enumerate();
+    g.places = steps.map(|(at, s)| Place { dir: s.dir, cookie: s.cookie, step: number(part, at) }).collect();
+    g.places.sort_unstable();
+    let news = news.iter().enumerate();
+    g.uses = news.map(|(at, n)| Use { ino: n.ino, generation: n.generation, at: number(part, at) }).collect();
+    // Stable: a lane gives its numbers out in runs.
+    g.uses.sort();
+    p.dead.sort_unstable();
+    Ok(g)
 }
 
 /// Returns what tells one use of an inode number from others.
@@ -310,47 +341,70 @@ fn use_of(n: &NewInode<'_>) -> (Ino, u32) {
     (n.ino, n.generation)
 }
 
-/// Makes one of several parts, in their order. The sorts are stable: they find runs, and merge
-/// them.
-fn merge(parts: Vec<Gathered<'_>>) -> Result<Gathered<'_>> {
-    let several = parts.len() > 1;
-    let mut parts = parts.into_iter();
-    let mut all = parts.next().unwrap_or_default();
-    for mut part in parts {
-        let before = all.plan.changes.len();
-        check_number(before + part.plan.changes.len())?;
-        all.places.extend(part.places.iter().map(|p| Place { step: p.step + before as u32, ..*p }));
-        all.plan.changes.append(&mut part.plan.changes);
-        all.plan.news.append(&mut part.plan.news);
-        all.plan.dead.append(&mut part.plan.dead);
-        all.plan.rights.append(&mut part.plan.rights);
-        all.parents.append(&mut part.parents);
-        all.plan.last_ts = all.plan.last_ts.max(part.plan.last_ts);
-        all.plan.groups += part.plan.groups;
-        all.plan.given += part.plan.given;
+/// Makes a plan of its parts. The sorts are stable where parts come sorted: they find these, and
+/// merge them. `as_they_came`: the changes are in the order of the last steps, not of their keys.
+fn arrange(parts: Vec<Gathered<'_>>, as_they_came: bool) -> Plan<'_> {
+    let mut p = Plan::default();
+    let (mut places, mut uses, mut parents) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut steps, mut news) = (Vec::new(), Vec::new());
+    for mut g in parts {
+        p.last_ts = p.last_ts.max(g.plan.last_ts);
+        p.groups += g.plan.groups;
+        p.given += g.plan.given;
+        p.rights.append(&mut g.plan.rights);
+        p.dead.append(&mut g.plan.dead);
+        places.push(g.places);
+        uses.push(g.uses);
+        parents.append(&mut g.parents);
+        steps.push(g.steps);
+        news.push(g.news);
     }
-    if several {
-        all.places.sort();
-        all.plan.news.sort_by_key(use_of);
-        all.plan.dead.sort();
+    (p.changes, p.news) = (Ordered::new(steps), Ordered::new(news));
+    let mut net = net_changes(&p.changes, &one_of(places));
+    for n in &net {
+        p.changes.item_mut(n.step).old = n.old;
     }
-    debug_assert_eq!(all.places.len(), all.plan.changes.len(), "each step has its place");
-    Ok(all)
-}
-
-/// Leaves of everything but the changes what is to be done at last.
-fn finish(Gathered { plan: mut p, mut parents, .. }: Gathered<'_>) -> Plan<'_> {
+    p.taken_out = net.iter().map(|n| n.taken_out).sum();
+    match as_they_came {
+        true => net.sort_unstable_by_key(|n| n.step),
+        false => {
+            let mut end = 0;
+            p.dirs = net
+                .chunk_by(|a, b| a.dir == b.dir)
+                .map(|c| {
+                    end += c.len();
+                    end
+                })
+                .collect();
+        }
+    }
+    p.changes.arrange(net.iter().map(|n| n.step).collect());
+    p.dead.sort();
     p.dead.dedup();
-    p.news.dedup_by_key(|n| use_of(n));
-    let dead = &p.dead;
-    if !dead.is_empty() {
-        p.news.retain(|n| dead.binary_search(&use_of(n)).is_err());
-    }
+    let mut uses = one_of(uses);
+    uses.dedup_by_key(|u| (u.ino, u.generation));
+    let mut dead = p.dead.iter().peekable();
+    uses.retain(|u| {
+        while dead.next_if(|d| **d < (u.ino, u.generation)).is_some() {}
+        dead.peek().is_none_or(|d| **d != (u.ino, u.generation))
+    });
+    p.news.arrange(uses.iter().map(|u| u.at).collect());
     keep_last_rights(&mut p);
     parents.sort_unstable();
     // The last of each directory wins.
     p.parents = parents.chunk_by(|a, b| a.0 == b.0).filter_map(|c| c.last()).map(|l| (l.0, l.2)).collect();
     p
+}
+
+/// Makes one sorted list of several.
+fn one_of<T: Ord + Copy>(mut lists: Vec<Vec<T>>) -> Vec<T> {
+    debug_assert!(lists.iter().all(|l| l.is_sorted()), "a part is out of order");
+    if lists.len() < 2 {
+        return lists.pop().unwrap_or_default();
+    }
+    let mut all = lists.concat();
+    all.sort();
+    all
 }
 
 /// Keeps of the changes of rights of each inode the last, with the last ACLs.
@@ -367,57 +421,50 @@ fn keep_last_rights(p: &mut Plan<'_>) {
     p.rights.retain(|r| dead.binary_search(&(r.ino, r.generation)).is_err());
 }
 
-/// Returns the last step of each key that does not end as it began, and what the key named before;
-/// in the order of the keys.
-fn net_changes(steps: &[Step<'_>], places: &[Place]) -> Vec<(u32, Ino)> {
+/// Returns what is left of each key that does not end as it began, in the order of the keys.
+fn net_changes(steps: &Ordered<Step<'_>>, places: &[Place]) -> Vec<Net> {
     debug_assert!(places.is_sorted(), "steps of one key do not follow each other");
-    let mut kept = Vec::with_capacity(places.len());
-    let of = |i: u32| &steps[i as usize];
-    let mut keep = |first: u32, last: u32| {
-        let old = of(first).old;
-        if old != of(last).new.map_or(Ino::NONE, |n| n.0) {
-            kept.push((last, old));
+    let mut left = Vec::with_capacity(places.len());
+    let mut keep = |step: u32, first: &Step<'_>, last: &Step<'_>| {
+        if first.old != last.new.map_or(Ino::NONE, |n| n.0) {
+            let bytes = (ENTRY_HEADER + last.name.len()) as i64;
+            let taken_out = match (first.old.is_none(), last.new.is_none()) {
+                (true, false) => -bytes,
+                (false, true) => bytes,
+                _ => 0,
+            };
+            left.push(Net { step, old: first.old, dir: last.dir, taken_out });
         }
     };
-    let mut chain: Vec<u32> = Vec::new();
-    for places in places.chunk_by(|a, b| (a.dir, a.cookie) == (b.dir, b.cookie)) {
-        if let [one] = places {
-            keep(one.step, one.step);
+    let mut chain: Vec<(u32, &Step<'_>)> = Vec::new();
+    let mut at = 0;
+    while let Some(first) = places.get(at) {
+        if let Some(next) = places.get(at + AHEAD) {
+            prefetch(steps.item(next.step));
+        }
+        let key = |p: &&Place| (p.dir, p.cookie) == (first.dir, first.cookie);
+        let number = places[at..].iter().take_while(key).count();
+        let same = &places[at..at + number];
+        at += number;
+        if let [one] = same {
+            let step = steps.item(one.step);
+            keep(one.step, step, step);
             continue;
         }
         chain.clear();
-        chain.extend(places.iter().map(|p| p.step));
+        chain.extend(same.iter().map(|p| (p.step, steps.item(p.step))));
         // Two names may have had one cookie after the other, so the name is part of the key. One
         // lane's steps come in order.
-        if !chain.is_sorted_by_key(|i| (of(*i).name, of(*i).version)) {
-            chain.sort_by_key(|i| (of(*i).name, of(*i).version));
+        if !chain.is_sorted_by_key(|c| (c.1.name, c.1.version)) {
+            chain.sort_by_key(|c| (c.1.name, c.1.version));
         }
-        for chain in chain.chunk_by(|a, b| of(*a).name == of(*b).name) {
+        for chain in chain.chunk_by(|a, b| a.1.name == b.1.name) {
             if let (Some(first), Some(last)) = (chain.first(), chain.last()) {
-                keep(*first, *last);
+                keep(last.0, first.1, last.1);
             }
         }
     }
-    kept
-}
-
-/// Leaves of the steps those that are kept, in that order, each with what its key named before. In
-/// place: a second list of them would be much.
-fn arrange(steps: &mut Vec<Step<'_>>, mut kept: Vec<(u32, Ino)>) {
-    debug_assert!(kept.len() <= steps.len(), "{} of {} steps are kept", kept.len(), steps.len());
-    for &(step, old) in &kept {
-        steps[step as usize].old = old;
-    }
-    for to in 0..kept.len() {
-        // Whatever was in a place before this one is where the step went that is there now.
-        let mut from = kept[to].0 as usize;
-        while from < to {
-            from = kept[from].0 as usize;
-        }
-        kept[to].0 = from as u32;
-        steps.swap(to, from);
-    }
-    steps.truncate(kept.len());
+    left
 }
 
 fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
@@ -435,18 +482,14 @@ fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
 /// is valid only as a whole, as a commit makes it. Never empty where there was a group: an fsync
 /// may have logged a part of the epoch, which only the commit of the whole undoes.
 pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
-    let mut g = gather(buffers)?;
-    let mut kept = net_changes(&g.plan.changes, &g.places);
-    // In the order in which they came, which is about that of their versions.
-    kept.sort_unstable();
-    arrange(&mut g.plan.changes, kept);
-    let p = finish(g);
+    // That order is about the one of their versions.
+    let p = arrange(vec![gather(0, buffers)?], true);
     let mut effects: Vec<(Version, Effect<'_>)> = Vec::with_capacity(p.changes.len() + p.news.len());
     let mut first = Version { epoch: u64::MAX, ..Default::default() };
     if let Some(g) = buffers.iter().flat_map(|b| record::groups(b)).next() {
         first = g.map_err(|e| StoreError::Invalid(e.to_string()))?.version;
     }
-    for n in &p.news {
+    for n in p.news.iter() {
         let NewInode { ino, parent, generation, mode, uid, gid, rdev, time, target, .. } = *n;
         let NewInode { xattrs, logged, version, .. } = *n;
         let new = Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target, logged };
@@ -455,7 +498,7 @@ pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
             effects.push((version, Effect::Xattrs { ino, xattrs }));
         }
     }
-    for c in &p.changes {
+    for c in p.changes.iter() {
         let KeyChange { dir, cookie, name, old, new, kind, version } = *c;
         effects.push((
             version,
@@ -545,7 +588,8 @@ mod tests {
         for bytes in [b.clone(), absorb(&[&b]).unwrap()] {
             let p = plan([&bytes[..]], 1).unwrap();
             assert_eq!(p.changes.len(), 1);
-            assert_eq!((p.changes[0].name, p.changes[0].new), (&b"b"[..], Some((Ino(20), F))));
+            let c = p.changes.all().first().unwrap();
+            assert_eq!((c.name, c.new), (&b"b"[..], Some((Ino(20), F))));
             assert_eq!(p.links(), [(Ino(20), 1)]);
         }
     }
@@ -558,9 +602,8 @@ mod tests {
         // Rename over an existing name: a is gone (it named 20 on disk), b names 30 instead of 21.
         assert_eq!(p.links(), [(Ino(20), -1), (Ino(21), -1), (Ino(30), 1)]);
         assert_eq!(p.news.len(), 1);
-        assert_eq!(p.changes.len(), 2);
-        assert_eq!((p.changes[0].new, p.changes[0].old), (None, Ino(20)));
-        assert_eq!((p.changes[1].new, p.changes[1].old), (Some((Ino(30), F)), Ino(21)));
+        let changes: Vec<_> = p.changes.iter().map(|c| (c.new, c.old)).collect();
+        assert_eq!(changes, [(None, Ino(20)), (Some((Ino(30), F)), Ino(21))]);
     }
 
     #[test]
@@ -673,7 +716,12 @@ mod tests {
             let buffers: Vec<Vec<u8>> = groups.chunks(each).map(<[Vec<u8>]>::concat).collect();
             let one = plan(buffers.iter().map(|b| &b[..]), 1).unwrap();
             let several = plan(buffers.iter().map(|b| &b[..]), threads).unwrap();
-            prop_assert_eq!(format!("{one:?}"), format!("{several:?}"));
+            let all = |p: &Plan<'_>| {
+                let lists = (p.changes.iter().collect::<Vec<_>>(), p.news.iter().collect::<Vec<_>>());
+                let lists = format!("{lists:?} {:?} {:?} {:?} {:?}", p.dirs, p.dead, p.parents, p.rights);
+                (lists, p.last_ts, p.groups, p.given, p.taken_out)
+            };
+            prop_assert_eq!(all(&one), all(&several));
         }
 
         /// Absorbing any history, in one epoch or in two, leaves the same world as the history

@@ -19,7 +19,8 @@ use lanefs_format::header::seal;
 use lanefs_format::summary::DataOwner;
 use lanefs_format::{Block, BlockAddr, BlockRef};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Queued blocks are written when there are this many, their copies counted.
 pub(crate) const QUEUE_MAX: usize = 512;
@@ -30,7 +31,8 @@ pub(crate) struct Sink<'a> {
     totals: &'a Totals,
     /// Leaves of the usage table that have to be written.
     dirty: &'a mut BTreeSet<u64>,
-    sequence: u64,
+    /// The last one given to a block, for all sinks of the checkpoint. Relaxed: it only counts.
+    sequence: Arc<AtomicU64>,
     checkpoint: u64,
 }
 
@@ -39,7 +41,20 @@ impl<'a> Sink<'a> {
         // Relaxed: only the holder of the maintenance lock changes it.
         let checkpoint = log.checkpoint_number.load(Ordering::Relaxed);
         debug_assert!(checkpoint > 0 && checkpoint >> 32 == 0, "sequences of checkpoint {checkpoint}");
-        Sink { log, totals, dirty, sequence: checkpoint << 32, checkpoint }
+        Sink { log, totals, dirty, sequence: Arc::new(AtomicU64::new(checkpoint << 32)), checkpoint }
+    }
+
+    /// Makes another of the same checkpoint, for a thread that works beside this one.
+    pub fn beside<'b>(&self, dirty: &'b mut BTreeSet<u64>) -> Sink<'b>
+    where
+        'a: 'b,
+    {
+        Sink { dirty, sequence: self.sequence.clone(), ..*self }
+    }
+
+    /// Takes note of the leaves that another has changed.
+    pub fn take_leaves(&mut self, mut leaves: BTreeSet<u64>) {
+        self.dirty.append(&mut leaves);
     }
 
     /// Marks `addr` as referred to by the tree.
@@ -72,9 +87,9 @@ impl<'a> Sink<'a> {
         if let Owner::Data { ino, page } = owner {
             self.log.mlogs[mlog].note_owners([(addr, DataOwner { ino, page })]);
         } else {
-            self.sequence += 1;
-            debug_assert_eq!(self.sequence >> 32, self.checkpoint, "a sequence of the next checkpoint");
-            seal(&mut block, addr, self.log.stamp(self.sequence));
+            let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+            debug_assert_eq!(sequence >> 32, self.checkpoint, "a sequence of the next checkpoint");
+            seal(&mut block, addr, self.log.stamp(sequence));
         }
         let r = checksum::reference(addr, &block);
         let blocks = self.log.segments.blocks_at(addr);
@@ -152,7 +167,8 @@ impl BlockSink for Sink<'_> {
     /// Writes what is queued, if it is much.
     fn flush_if_full(&mut self) -> Result<()> {
         let copies = self.log.segments.geometry.copies as usize;
-        if copies * self.log.io.queue_len() >= QUEUE_MAX { self.log.io.write_queue() } else { Ok(()) }
+        let most = QUEUE_MAX / copies;
+        if self.log.io.queue_len() >= most { self.log.io.write_queue_of(most) } else { Ok(()) }
     }
 
     fn write(&mut self, owner: Owner, block: Box<Block>) -> Result<BlockRef> {

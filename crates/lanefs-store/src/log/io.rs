@@ -142,6 +142,8 @@ pub(crate) struct Io {
     /// partner is the Acquire in [`Io::queue_len`]: who sees a reference (through a lock) taken
     /// after the block was queued sees the count.
     queue_len: AtomicUsize,
+    /// Held by who writes the queue: several threads of a checkpoint fill it.
+    writing: Mutex<()>,
     /// Set once, with `why`, by the first write or flush that fails: Release in [`Io::fail`], whose
     /// partners are the Acquires in [`Io::check`] and [`Io::is_broken`]: who sees the flag sees the
     /// reason. On a line of its own: every change reads it.
@@ -163,6 +165,7 @@ impl Io {
             suspected: AtomicUsize::new(0),
             queued: Mutex::default(),
             queue_len: AtomicUsize::new(0),
+            writing: Mutex::new(()),
             broken: CachePadded::new(AtomicBool::new(false)),
             why: Mutex::new(None),
         }
@@ -390,9 +393,18 @@ impl Io {
         self.queue_len.load(Ordering::Acquire)
     }
 
-    /// Writes all queued blocks. One caller at a time.
+    /// Writes all queued blocks.
     pub fn write_queue(&self) -> Result<()> {
+        self.write_queue_of(0)
+    }
+
+    /// Does so if there are so many when it is this thread's turn.
+    pub fn write_queue_of(&self, least: usize) -> Result<()> {
         if self.read_only {
+            return Ok(());
+        }
+        let _one = self.writing.lock();
+        if self.queue_len() < least {
             return Ok(());
         }
         let mut blocks: Vec<(BlockAddr, Queued)> =

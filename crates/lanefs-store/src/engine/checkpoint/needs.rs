@@ -3,6 +3,7 @@
 
 use crate::engine::checkpoint::Checkpoints;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::ordered::Run;
 use crate::engine::plan::{KeyChange, Plan};
 use crate::log::space::{PARTS_OF_BLOCK, parts_of_inode};
 use lanefs_format::dir_bucket::ENTRY_HEADER;
@@ -37,7 +38,7 @@ impl Checkpoints<'_> {
         let names: u64 = plan.by_dir().map(|changes| self.blocks_of_names(changes)).sum();
         let mut parts = 0;
         let mut blocks = plan.rights.len() as u64 + 2 * plan.parents.len() as u64;
-        for n in &plan.news {
+        for n in plan.news.iter() {
             let is_dir = n.mode & libc::S_IFMT == libc::S_IFDIR;
             parts += parts_of_inode(self.inodes.packed, is_dir, n.target.len() + n.xattrs.len());
             blocks += u64::from(n.target.len() > INLINE_MAX);
@@ -66,7 +67,7 @@ impl Checkpoints<'_> {
     /// Returns the blocks that changes of one directory may write: its inode, its buckets, a leaf
     /// of its map for each hundred of these. Each change writes a bucket at most, and all of them
     /// those that are there and what the new names fill.
-    fn blocks_of_names(&self, changes: &[KeyChange<'_>]) -> u64 {
+    fn blocks_of_names(&self, changes: Run<'_, KeyChange<'_>>) -> u64 {
         let Some(first) = changes.first() else { return 0 };
         let each = changes.len() as u64;
         let bytes: usize =

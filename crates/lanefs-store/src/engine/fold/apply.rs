@@ -18,6 +18,7 @@
 //! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
 use crate::engine::maintenance::{DeferredInode, Maintenance};
+use crate::engine::ordered::Run;
 use crate::engine::plan::{KeyChange, NewInode, Plan, RightsChange};
 use crate::engine::sink::Sink;
 use crate::engine::totals::Totals;
@@ -25,19 +26,22 @@ use crate::error::{Result, StoreError};
 use crate::inodes::Inodes;
 use crate::inodes::cache::{CachedInode, InodeEntry, Logged};
 use crate::log::Log;
+use crate::parallel;
 use crate::tree::block_io::{BlockSink, Owner};
 use crate::tree::directory::{self, Change};
 use crate::tree::inode_state::padded;
-use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::xattrs;
 use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Inodes whose blocks a fold reads together: one after the other they are a trip to the device
 /// each.
 pub(super) const TOGETHER: usize = 256;
+/// Changes of names that are worth several threads.
+const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
 
 /// Applies folds to the inodes in memory.
 #[derive(Clone, Copy)]
@@ -74,11 +78,8 @@ impl Fold<'_> {
             self.inodes.evict_or_flush(n, sink)?;
         }
         let mut links = Links::default();
-        for changes in plan.by_dir() {
-            self.fold_entries(m, changes, sink, &mut links)?;
-            sink.flush_if_full()?;
-        }
-        self.log.space.note_taken_out(plan.changes.iter().map(taken_out).sum());
+        self.fold_names(m, &plan, sink, &mut links)?;
+        self.log.space.note_taken_out(plan.taken_out);
         // What is done with goes before more comes.
         drop(std::mem::take(&mut plan.changes));
         let mut links = links.sums();
@@ -121,7 +122,7 @@ impl Fold<'_> {
     /// left, for [`Fold::put_off`].
     fn fold_news(&self, m: &mut Maintenance, plan: &Plan<'_>, sink: &mut Sink<'_>) -> Result<Vec<bool>> {
         let mut bare = Vec::with_capacity(plan.news.len());
-        for b in &plan.news {
+        for b in plan.news.iter() {
             // Relaxed: a floor for the next mount.
             self.totals.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
             let is_bare = self.is_bare(plan, b);
@@ -242,10 +243,55 @@ impl Fold<'_> {
         Ok(())
     }
 
-    fn fold_entries(
+    /// Folds the changes of all directories, many of them with several threads: no two have one
+    /// directory. What is changed is listed in the order of the plan, whoever did it.
+    fn fold_names(
         &self,
         m: &mut Maintenance,
-        changes: &[KeyChange<'_>],
+        plan: &Plan<'_>,
+        sink: &mut Sink<'_>,
+        links: &mut Links,
+    ) -> Result<()> {
+        let dirs: Vec<_> = plan.by_dir().collect();
+        let threads = if plan.changes.len() < SHARED { 1 } else { self.threads() };
+        let shares = shares(&dirs, plan.changes.len().div_ceil(threads));
+        if let [all] = shares[..] {
+            return self.fold_dirs(&mut m.changed, all, sink, links);
+        }
+        let beside = &*sink;
+        let parts = parallel::map(shares, |share| {
+            let (mut changed, mut dirty, mut links) = (Vec::new(), BTreeSet::new(), Links::default());
+            let r = self.fold_dirs(&mut changed, share, &mut beside.beside(&mut dirty), &mut links);
+            (r, changed, dirty, links)
+        });
+        let mut result = Ok(());
+        for (r, mut changed, dirty, mut more) in parts {
+            m.changed.append(&mut changed);
+            sink.take_leaves(dirty);
+            links.0.append(&mut more.0);
+            result = result.and(r);
+        }
+        result
+    }
+
+    fn fold_dirs(
+        &self,
+        changed: &mut Vec<Arc<CachedInode>>,
+        dirs: &[Run<'_, KeyChange<'_>>],
+        sink: &mut Sink<'_>,
+        links: &mut Links,
+    ) -> Result<()> {
+        for changes in dirs {
+            self.fold_entries(changed, *changes, sink, links)?;
+            sink.flush_if_full()?;
+        }
+        Ok(())
+    }
+
+    fn fold_entries(
+        &self,
+        changed: &mut Vec<Arc<CachedInode>>,
+        changes: Run<'_, KeyChange<'_>>,
         sink: &mut Sink<'_>,
         links: &mut Links,
     ) -> Result<()> {
@@ -255,7 +301,7 @@ impl Fold<'_> {
             tracing::warn!("{} changes of directory {dir}, which does not exist", changes.len());
             return Ok(());
         };
-        let changes = changes.iter().map(|c| {
+        let changes = changes.iter_with(|c| c.name).map(|c| {
             let (ino, kind) = c.new.unwrap_or((Ino::NONE, c.kind));
             Change { cookie: c.cookie, name: c.name, ino, kind }
         });
@@ -264,7 +310,7 @@ impl Fold<'_> {
             links.0.extend(f.new.map(|n| (n.0, 1)));
         };
         let r = directory::fold_dir(&*inode, sink, changes, &mut on);
-        m.changed.push(inode);
+        changed.push(inode);
         r
     }
 
@@ -359,6 +405,22 @@ impl Fold<'_> {
     }
 }
 
+/// Divides directories among threads, about `each` changes for one. There is one share at least.
+fn shares<'b, 'p, 'a>(dirs: &'b [Run<'p, KeyChange<'a>>], each: usize) -> Vec<&'b [Run<'p, KeyChange<'a>>]> {
+    let mut shares = Vec::new();
+    let (mut first, mut taken) = (0, 0);
+    for (n, changes) in dirs.iter().enumerate() {
+        taken += changes.len();
+        if taken >= each && n + 1 < dirs.len() {
+            shares.push(&dirs[first..=n]);
+            (first, taken) = (n + 1, 0);
+        }
+    }
+    shares.push(&dirs[first..]);
+    debug_assert_eq!(shares.iter().map(|s| s.len()).sum::<usize>(), dirs.len(), "each has its thread");
+    shares
+}
+
 /// Names that inodes gained or lost, in the order in which it was found.
 #[derive(Default)]
 struct Links(Vec<(Ino, i64)>);
@@ -375,16 +437,6 @@ impl Links {
             same
         });
         self.0
-    }
-}
-
-/// Returns the bytes that a change takes out of a bucket; below nothing, puts into one.
-fn taken_out(c: &KeyChange<'_>) -> i64 {
-    let bytes = (ENTRY_HEADER + c.name.len()) as i64;
-    match (c.old.is_none(), c.new.is_none()) {
-        (true, false) => -bytes,
-        (false, true) => bytes,
-        _ => 0,
     }
 }
 
