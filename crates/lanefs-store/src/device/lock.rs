@@ -23,6 +23,10 @@ const TAG_OFFSET: i64 = i64::MAX - 1;
 /// process that was killed when that has long been gone, and only then lets go of its files.
 const LET_GO: Duration = Duration::from_secs(10);
 
+/// The time for which a lock is waited for that a process has without a tag: a child that another
+/// thread of its parent has just started has all descriptors until it runs its program.
+const EXEC: Duration = Duration::from_millis(500);
+
 /// An image's lock. It lasts until the file it was taken on is closed, by this process and all its
 /// children.
 #[derive(Debug)]
@@ -54,12 +58,20 @@ impl ImageLock {
                     patience -= 1;
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                Err(Errno::WOULDBLOCK) => match tagged_pid(fd).or_else(|| listed_pid(&stat)) {
-                    None if since.elapsed() < LET_GO => std::thread::sleep(Duration::from_millis(5)),
-                    pid => {
+                Err(Errno::WOULDBLOCK) => {
+                    let tagged = tagged_pid(fd);
+                    let pid = tagged.or_else(|| listed_pid(&stat));
+                    let patience = match (tagged, pid) {
+                        (Some(_), _) => Duration::ZERO,
+                        (None, Some(pid)) if pid == std::process::id() as i32 => Duration::ZERO,
+                        (None, Some(_)) => EXEC,
+                        (None, None) => LET_GO,
+                    };
+                    if since.elapsed() >= patience {
                         return Err(StoreError::InUse { device: name.into(), pid: pid.unwrap_or(0) });
                     }
-                },
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 Err(e) => return Err(io_error(name, "lock", 0, e.raw_os_error(), &e.to_string())),
             }
         }
@@ -208,6 +220,18 @@ mod tests {
         // SAFETY: the mapping made above, used by nobody.
         unsafe { rustix::mm::munmap(map as *mut _, 4096) }.unwrap();
         waits.join().unwrap().unwrap();
+    }
+
+    /// A program that opens what it has just closed was refused if another of its threads had just
+    /// started a child.
+    #[test]
+    fn a_child_that_is_about_to_run_its_program_is_waited_for() {
+        let (_dir, path) = image();
+        let file = std::fs::File::open(&path).unwrap();
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+        let mut child = Command::new("sleep").arg("0.1").stdin(file).spawn().unwrap();
+        drop(FileDevice::open(&path, false).unwrap());
+        assert!(child.wait().unwrap().success());
     }
 
     #[test]
