@@ -11,6 +11,9 @@ use lanefs_format::{Block, BlockRef, Ino, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// Packs that are to be elsewhere, by chunk, with what they hold.
+pub(crate) type Moving = BTreeMap<u64, Vec<(BlockRef, Box<Block>)>>;
+
 /// State that only the holder of the maintenance lock touches.
 pub(crate) struct Maintenance {
     /// The slot in force.
@@ -29,7 +32,7 @@ pub(crate) struct Maintenance {
     pub deferred: Vec<DeferredInode>,
     /// Packs that the cleaner wants to be elsewhere, by chunk, with what they hold. The next
     /// capture writes what is still in use of them.
-    pub moving: BTreeMap<u64, Vec<(BlockRef, Box<Block>)>>,
+    pub moving: Moving,
     /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
     pub waiting: Vec<Arc<CachedInode>>,
     /// The number of these at the last one.

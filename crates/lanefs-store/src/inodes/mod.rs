@@ -103,9 +103,8 @@ impl Inodes {
     /// which each inode may have another, if these are much; then lets them go. To be called after
     /// the `n`th of many inodes was folded or captured.
     pub fn evict_or_flush(&self, n: usize, sink: &mut dyn BlockSink) -> Result<()> {
-        if n % 256 == 255 && self.table.memory() > self.memory_bytes / 2 {
-            self.table.write_chunks(sink)?;
-            self.table.evict_clean();
+        if n % 256 == 255 {
+            self.table.shed(self.memory_bytes / 2, sink)?;
         }
         sink.flush_if_full()
     }

@@ -110,6 +110,8 @@ pub struct InodeTable {
     /// On lines of its own: a checkpoint writes it, and the store has beside it what every fsync
     /// reads.
     tree: CachePadded<Mutex<Radix>>,
+    /// Held by who writes chunks: several threads of a checkpoint may come to it.
+    writing: Mutex<()>,
 }
 
 impl InodeTable {
@@ -131,7 +133,7 @@ impl InodeTable {
 
     fn with_tree(tree: Radix) -> InodeTable {
         let shards = (0..SHARDS).map(|_| CachePadded::new(Mutex::new(HashMap::new()))).collect();
-        InodeTable { shards, tree: CachePadded::new(Mutex::new(tree)) }
+        InodeTable { shards, tree: CachePadded::new(Mutex::new(tree)), writing: Mutex::new(()) }
     }
 
     /// Returns root and height as last written.
@@ -310,15 +312,31 @@ impl InodeTable {
     /// Writes what is dirty and returns the new root. Changes may go on meanwhile: they are in this
     /// root or dirty for the next. One at a time.
     pub fn write_out(&self, sink: &mut dyn BlockSink) -> Result<(BlockRef, u8)> {
+        let _one = self.writing.lock();
         self.write_chunks(sink)?;
         // Writes are queued, not waited for, so this holds the lock over encoding only.
         self.tree.lock().write_out(sink)
     }
 
-    /// Writes the dirty chunks, the first part of [`InodeTable::write_out`], for who changes more
-    /// of them than memory is to hold: they are clean afterwards, and only the tree in memory
-    /// refers to what was written.
-    pub fn write_chunks(&self, sink: &mut dyn BlockSink) -> Result<()> {
+    /// Writes the dirty chunks, the first part of [`InodeTable::write_out`], and lets them go, for
+    /// who changes more of them than the `most` bytes that memory is to hold: they are clean
+    /// afterwards, and only the tree in memory refers to what was written.
+    pub fn shed(&self, most: usize, sink: &mut dyn BlockSink) -> Result<()> {
+        if self.memory() <= most {
+            return Ok(());
+        }
+        let _one = self.writing.lock();
+        // Another thread may have done it.
+        if self.memory() > most {
+            self.write_chunks(sink)?;
+            self.evict_clean();
+        }
+        Ok(())
+    }
+
+    /// Writes the dirty chunks; the caller holds `writing`.
+    fn write_chunks(&self, sink: &mut dyn BlockSink) -> Result<()> {
+        debug_assert!(self.writing.is_locked(), "a chunk that two write is that of the slower one");
         let mut dirty: Vec<(u64, Chunk)> = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
@@ -512,7 +530,7 @@ mod tests {
         for c in 0..2000 {
             t.set(Ino(c * 128), own(r(1 << 40 | c), 1, 1), &log).unwrap();
             if c % 100 == 99 {
-                t.write_chunks(&mut log).unwrap();
+                t.shed(0, &mut log).unwrap();
                 t.evict_clean();
                 assert!(t.memory() < 200 * 4096, "{}", t.memory());
             }

@@ -2,22 +2,40 @@
 
 use super::packs::Packs;
 use crate::engine::fold::Fold;
-use crate::engine::maintenance::Maintenance;
+use crate::engine::maintenance::{DeferredInode, Maintenance, Moving};
 use crate::engine::sink::{QUEUE_MAX, Sink};
 use crate::error::Result;
 use crate::inodes::Inodes;
 use crate::inodes::cache::{CachedInode, InodeEntry};
 use crate::log::Log;
+use crate::parallel;
 use crate::tree::block_io::BlockSink;
 use lanefs_format::pack;
 use lanefs_format::{BlockAddr, Ino};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Inodes of which packs are read together that others may move out of.
 const TOGETHER: usize = 256;
 /// Files that were put off and are written before anybody looks at what is queued. A part of 256,
 /// after which the table is looked at.
 const AT_ONCE: usize = 32;
+/// Files that were put off and are worth several threads.
+const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
+
+/// What one of several threads has of the files that were put off.
+#[derive(Default)]
+struct Share {
+    /// The first one last.
+    deferred: Vec<DeferredInode>,
+    /// Of the chunks of these.
+    moving: Moving,
+    /// Those that have to be made in memory, the first one first.
+    left: Vec<DeferredInode>,
+    /// Inodes to be written once more.
+    changed: Vec<Arc<CachedInode>>,
+}
 
 /// Writes out inodes, those that a fold put off among them.
 pub(crate) struct Capture<'a> {
@@ -57,10 +75,10 @@ impl Capture<'_> {
             m.changed.pop();
             self.inodes.evict_or_flush(n, sink)?;
         }
-        packs.finish(m, sink)?;
+        packs.finish(&mut m.moving, sink)?;
         while let Some(&chunk) = m.moving.keys().next() {
-            packs.begin(chunk, m, sink)?;
-            packs.finish(m, sink)?;
+            packs.begin(chunk, &mut m.moving, sink)?;
+            packs.finish(&mut m.moving, sink)?;
             sink.flush_if_full()?;
         }
         debug_assert!(m.deferred.is_empty(), "files that were put off are not written");
@@ -69,10 +87,74 @@ impl Capture<'_> {
 
     /// Makes and writes out all files that were put off.
     pub fn capture_deferred(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
+        if self.inodes.packed && m.deferred.len() >= SHARED {
+            self.capture_together(m, fold, sink)?;
+        }
         let mut packs = Packs::new(self.inodes, fold);
         let r = self.capture_put_off(m, &mut packs, sink);
         packs.close(sink);
-        self.look_again(m, &mut packs);
+        self.look_again(&mut m.changed, &mut packs);
+        r
+    }
+
+    /// Writes those that were put off with several threads, each with chunks and a sink of its own.
+    /// What has to be made in memory stays on the list, and what an error keeps from being written.
+    fn capture_together(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
+        let all = m.deferred.len();
+        let each = all.div_ceil(self.fold.threads());
+        let mut shares = Vec::new();
+        while let Some(at) = m.deferred.len().checked_sub(1) {
+            let mut from = at.saturating_sub(each - 1);
+            let chunk = m.deferred[from].ino.chunk();
+            while from > 0 && m.deferred[from - 1].ino.chunk() == chunk {
+                from -= 1;
+            }
+            let behind = m.moving.split_off(&(chunk + 1));
+            let moving = std::mem::replace(&mut m.moving, behind);
+            let deferred = m.deferred.split_off(from);
+            shares.push(Share { deferred, moving, ..Share::default() });
+        }
+        let beside = &*sink;
+        let parts = parallel::map(shares, |mut share| {
+            let mut dirty = BTreeSet::new();
+            let r = self.capture_share(&mut share, fold, &mut beside.beside(&mut dirty));
+            (r, share, dirty)
+        });
+        let mut result = Ok(());
+        // The list begins with the highest number.
+        for (r, mut share, dirty) in parts.into_iter().rev() {
+            sink.take_leaves(dirty);
+            m.moving.append(&mut share.moving);
+            m.changed.append(&mut share.changed);
+            m.deferred.append(&mut share.deferred);
+            m.deferred.extend(share.left.drain(..).rev());
+            result = result.and(r);
+        }
+        debug_assert!(m.deferred.is_sorted_by(|a, b| a.ino > b.ino), "what is left is out of order");
+        debug_assert!(m.deferred.len() <= all, "a file that was not put off is on the list");
+        result
+    }
+
+    fn capture_share(&self, share: &mut Share, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
+        let mut packs = Packs::new(self.inodes, fold);
+        let mut all = || {
+            for n in 0.. {
+                let Some(b) = share.deferred.last().copied() else { break };
+                packs.begin(b.ino.chunk(), &mut share.moving, sink)?;
+                if !packs.put_bare(&b, sink)? {
+                    share.left.push(b);
+                }
+                share.deferred.pop();
+                if n % AT_ONCE == AT_ONCE - 1 {
+                    self.look_again(&mut share.changed, &mut packs);
+                    self.inodes.evict_or_flush(n, sink)?;
+                }
+            }
+            packs.finish(&mut share.moving, sink)
+        };
+        let r = all();
+        packs.close(sink);
+        self.look_again(&mut share.changed, &mut packs);
         r
     }
 
@@ -81,18 +163,20 @@ impl Capture<'_> {
             let Some(b) = m.deferred.last().copied() else { break };
             let left = m.deferred.len();
             if self.inodes.packed {
-                packs.begin(b.ino.chunk(), m, sink)?;
+                packs.begin(b.ino.chunk(), &mut m.moving, sink)?;
             }
-            if !self.inodes.packed || !packs.put_bare(m, &b, sink)? {
+            if self.inodes.packed && packs.put_bare(&b, sink)? {
+                m.deferred.pop();
+            } else {
                 self.capture_one_put_off(m, packs, sink)?;
             }
             debug_assert_eq!(m.deferred.len(), left - 1, "one file is made at a time");
             if n % AT_ONCE == AT_ONCE - 1 {
-                self.look_again(m, packs);
+                self.look_again(&mut m.changed, packs);
                 self.inodes.evict_or_flush(n, sink)?;
             }
         }
-        packs.finish(m, sink)?;
+        packs.finish(&mut m.moving, sink)?;
         m.deferred = Vec::new();
         sink.flush_if_full()
     }
@@ -121,10 +205,14 @@ impl Capture<'_> {
     }
 
     /// Looks for files that are in packs by now, in memory. No inode is locked.
-    fn look_again(&self, m: &mut Maintenance, packs: &mut Packs<'_>) {
+    fn look_again(&self, changed: &mut Vec<Arc<CachedInode>>, packs: &mut Packs<'_>) {
+        let mut made = 0;
         while let Some((b, pack)) = packs.next_made() {
-            self.fold.wrote_bare(m, &b, pack);
+            self.fold.wrote_bare(changed, &b, pack);
+            made += 1;
         }
+        // Relaxed: only the holder of the maintenance lock changes it, and its threads.
+        self.fold.totals.inodes.fetch_add(made, Ordering::Relaxed);
     }
 
     /// Writes the leaves of a large map in portions that the queue can hold, letting go of the lock
@@ -163,7 +251,7 @@ impl Capture<'_> {
         // In memory before anything is written: an inode that is written counts as done, so nothing
         // may fail behind that (5).
         if in_table {
-            packs.begin(inode.ino.chunk(), m, sink)?;
+            packs.begin(inode.ino.chunk(), &mut m.moving, sink)?;
         }
         let mut guard = inode.lock();
         let i = &mut *guard;

@@ -21,7 +21,7 @@
 //!    once more, and who looks it up in the table at the same time does so again
 //!    ([`InodeCache::note_written`](crate::inodes::cache::InodeCache::note_written)).
 
-use crate::engine::maintenance::{DeferredInode, Maintenance};
+use crate::engine::maintenance::{DeferredInode, Moving};
 use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::inodes::Inodes;
@@ -79,11 +79,11 @@ impl<'a> Packs<'a> {
     }
 
     /// Goes on to `chunk`: what comes next is of it. The one before is done. No inode is locked.
-    pub fn begin(&mut self, chunk: u64, m: &mut Maintenance, sink: &mut Sink<'_>) -> Result<()> {
+    pub fn begin(&mut self, chunk: u64, moving: &mut Moving, sink: &mut Sink<'_>) -> Result<()> {
         if self.current.as_ref().is_some_and(|c| c.number == chunk) {
             return Ok(());
         }
-        self.finish(m, sink)?;
+        self.finish(moving, sink)?;
         let held = self.inodes.table.hold(chunk, &*sink)?;
         let entries = held.entries();
         self.current = Some(Current { number: chunk, held, entries, written: 0, left: Vec::new() });
@@ -124,9 +124,9 @@ impl<'a> Packs<'a> {
         BlockRef { addr: o.addr, crc: 0 }
     }
 
-    /// Writes a file of which nothing is known but that it was made; `m.deferred` ends with it.
-    /// False if it needs to be made in memory.
-    pub fn put_bare(&mut self, m: &mut Maintenance, b: &DeferredInode, sink: &mut Sink<'_>) -> Result<bool> {
+    /// Writes a file of which nothing is known but that it was made. False if it needs to be made
+    /// in memory.
+    pub fn put_bare(&mut self, b: &DeferredInode, sink: &mut Sink<'_>) -> Result<bool> {
         let e = self.entry(b.ino);
         if !e.block.is_none() || e.generation > b.generation || self.inodes.cache.has(b.ino) {
             return Ok(false);
@@ -139,8 +139,6 @@ impl<'a> Packs<'a> {
         debug_assert!(fits && o.bytes.len() - at == SLOT_MIN, "an empty file has the shortest slot");
         o.slots.push((b.ino.slot() as u8, b.generation, at..o.bytes.len()));
         o.bare.push(*b);
-        let popped = m.deferred.pop();
-        debug_assert!(popped.is_some_and(|p| p.ino == b.ino), "another file than {} leaves the list", b.ino);
         Ok(true)
     }
 
@@ -169,13 +167,13 @@ impl<'a> Packs<'a> {
 
     /// Ends the present chunk: others move into its last pack (3), and what the cleaner wants to
     /// move does (4).
-    pub fn finish(&mut self, m: &mut Maintenance, sink: &mut Sink<'_>) -> Result<()> {
+    pub fn finish(&mut self, moving: &mut Moving, sink: &mut Sink<'_>) -> Result<()> {
         let Some(chunk) = self.current.as_ref().map(|c| c.number) else { return Ok(()) };
-        while let Some((r, block)) = m.moving.get(&chunk).and_then(|all| all.last()).cloned() {
+        while let Some((r, block)) = moving.get(&chunk).and_then(|all| all.last()).cloned() {
             self.move_pack(r, &block, sink)?;
-            m.moving.get_mut(&chunk).map(Vec::pop);
+            moving.get_mut(&chunk).map(Vec::pop);
         }
-        m.moving.remove(&chunk);
+        moving.remove(&chunk);
         self.gather(sink);
         self.close(sink);
         self.current = None;
@@ -297,8 +295,9 @@ mod tests {
             e.fold().fold(&mut m, plan([&made[..]], 1).unwrap(), &mut sink).unwrap();
             let mut packs = Packs::new(&e.inodes, 5);
             while let Some(b) = m.deferred.last().copied() {
-                packs.begin(b.ino.chunk(), &mut m, &mut sink).unwrap();
-                assert!(packs.put_bare(&mut m, &b, &mut sink).unwrap());
+                packs.begin(b.ino.chunk(), &mut m.moving, &mut sink).unwrap();
+                assert!(packs.put_bare(&b, &mut sink).unwrap());
+                m.deferred.pop();
             }
             // Nobody finds it in the table yet.
             let attrs = lanefs_format::Attrs { uid: 9, mode: libc::S_IFREG | 0o600, ..Default::default() };
@@ -306,10 +305,11 @@ mod tests {
             assert!(!inode.lock().folded);
             inode.lock().state.apply_attrs(&attrs, 1);
             e.inodes.cache.list_dirty(&inode, &mut inode.lock());
-            packs.finish(&mut m, &mut sink).unwrap();
+            packs.finish(&mut m.moving, &mut sink).unwrap();
             assert!(!inode.lock().folded);
             while let Some((b, pack)) = packs.next_made() {
-                e.fold().wrote_bare(&mut m, &b, pack);
+                e.fold().wrote_bare(&mut m.changed, &b, pack);
+                e.totals.inodes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
             assert!(inode.lock().folded && inode.lock().state.is_packed());
             e.checkpoints().capture().capture_all(&mut m, 5, &mut sink).unwrap();

@@ -23,7 +23,6 @@ use crate::error::Result;
 use crate::inodes::cache::CachedInode;
 use lanefs_format::BlockRef;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Fold<'_> {
     /// Returns whether all that is known of a new inode, but for its names, is that it was made
@@ -58,10 +57,9 @@ impl Fold<'_> {
     }
 
     /// Takes note that a file that was put off was written to a pack while it was not in memory. If
-    /// it is by now, since an update of it came, it is to be written once more.
-    pub(crate) fn wrote_bare(&self, m: &mut Maintenance, b: &DeferredInode, pack: BlockRef) {
-        // Relaxed: only the holder of the maintenance lock changes it.
-        self.totals.inodes.fetch_add(1, Ordering::Relaxed);
+    /// it is by now, since an update of it came, it is to be written once more. The caller counts
+    /// the inode.
+    pub(crate) fn wrote_bare(&self, changed: &mut Vec<Arc<CachedInode>>, b: &DeferredInode, pack: BlockRef) {
         let Some(inode) = self.inodes.cache.note_written(b.ino) else { return };
         let mut guard = inode.lock();
         let i = &mut *guard;
@@ -69,7 +67,7 @@ impl Fold<'_> {
             i.state.set_names(b.names);
             i.state.older_is_packed(pack);
             drop(guard);
-            m.changed.push(inode);
+            changed.push(inode);
         }
     }
 
