@@ -61,14 +61,23 @@ const _: () = assert!(VARIANTS[0].spec.is_empty(), "the first variant is LaneFS 
 
 /// The techniques that are off in a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Off(Vec<&'static str>);
+pub struct Off {
+    techniques: Vec<&'static str>,
+    /// The length of the strides of the counter of free space, in blocks, if not the usual one.
+    stride: Option<i64>,
+}
 
 impl Off {
     /// Takes out the technique that `part` names; false if it is about something else.
     pub fn add(&mut self, part: &str) -> Res<bool> {
-        let Some(found) = KEYS.iter().find(|k| k.key == part) else { return Ok(false) };
+        let stride = part.strip_prefix("stride=").and_then(|n| n.parse::<u32>().ok());
+        let found = KEYS.iter().find(|k| k.key == part);
+        if stride.is_none() && found.is_none() {
+            return Ok(false);
+        }
         if cfg!(feature = "ablation") {
-            self.0.push(found.technique);
+            self.techniques.extend(found.map(|k| k.technique));
+            self.stride = stride.map(i64::from).or(self.stride);
             Ok(true)
         } else {
             Err(Failure::new(format!(
@@ -80,7 +89,8 @@ impl Off {
 
     /// Returns their names.
     pub fn names(&self) -> Vec<String> {
-        self.0.iter().map(|name| name.to_string()).collect()
+        let stride = self.stride.map(|n| format!("stride={n}"));
+        self.techniques.iter().map(|name| name.to_string()).chain(stride).collect()
     }
 
     /// Runs `make`: the volume it makes has them off.
@@ -92,7 +102,7 @@ impl Off {
     /// Runs `make`: the volume it makes has them off.
     #[cfg(feature = "ablation")]
     pub fn while_making<R>(&self, make: impl FnOnce() -> R) -> R {
-        use lanefs_sync::ablation::{Technique, without};
+        use lanefs_sync::ablation::{Technique, with_stride, without};
         let technique = |name: &&str| match *name {
             "rps" => Technique::PassThrough,
             "cells" => Technique::CellGroups,
@@ -100,13 +110,17 @@ impl Off {
             "counter" => Technique::StridedCounter,
             _ => Technique::LaneNumbers,
         };
-        without(&self.0.iter().map(technique).collect::<Vec<_>>(), make)
+        let techniques: Vec<Technique> = self.techniques.iter().map(technique).collect();
+        match self.stride {
+            Some(n) => without(&techniques, || with_stride(n, make)),
+            None => without(&techniques, make),
+        }
     }
 }
 
 /// Formats the keys for a message.
 pub fn keys() -> String {
-    KEYS.iter().map(|k| format!(", {}", k.key)).collect()
+    KEYS.iter().map(|k| format!(", {}", k.key)).collect::<String>() + ", stride=N"
 }
 
 #[cfg(test)]

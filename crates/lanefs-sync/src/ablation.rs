@@ -50,6 +50,31 @@ pub fn without<R>(techniques: &[Technique], make: impl FnOnce() -> R) -> R {
     made
 }
 
+#[cfg(feature = "ablation")]
+std::thread_local! {
+    static STRIDE: std::cell::Cell<Option<i64>> = const { std::cell::Cell::new(None) };
+}
+
+/// Runs `make`; strided counters that it makes, in this thread, have strides of at most so many
+/// tokens, in place of what their owners say.
+#[cfg(feature = "ablation")]
+pub fn with_stride<R>(stride: i64, make: impl FnOnce() -> R) -> R {
+    let before = STRIDE.replace(Some(stride));
+    let made = make();
+    let ours = STRIDE.replace(before);
+    debug_assert_eq!(ours, Some(stride), "what was nested left another length");
+    made
+}
+
+/// Returns the length of strides of a counter made now, of which its owner said `usual`.
+#[inline(always)]
+pub fn stride(usual: i64) -> i64 {
+    #[cfg(feature = "ablation")]
+    return STRIDE.get().unwrap_or(usual);
+    #[cfg(not(feature = "ablation"))]
+    usual
+}
+
 /// The state of a technique in one structure: on or off.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch(#[cfg(feature = "ablation")] bool);
@@ -141,6 +166,12 @@ mod tests {
         let lock = without(&[Technique::CellGroups], || OneLock::of(Technique::CellGroups));
         let (_a, _b) = (lock.read(), lock.read());
         assert!(lock.0.as_ref().is_some_and(|l| l.try_write().is_none()));
+    }
+
+    #[test]
+    #[cfg(feature = "ablation")]
+    fn a_length_of_strides_is_of_what_is_made_within() {
+        assert_eq!((with_stride(7, || stride(64)), stride(64)), (7, 64));
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl StridedCounter {
         debug_assert!(total.unsigned_abs() <= 1 << 62, "no count of blocks");
         let counter = Self {
             stashes: (0..lanes.max(1)).map(|_| CachePadded::new(AtomicI64::new(CLOSED))).collect(),
-            max_stride: max_stride.clamp(0, 1 << 40),
+            max_stride: crate::ablation::stride(max_stride).clamp(0, 1 << 40),
             pool: CachePadded::new(Mutex::new(Pool { tokens: total, open: false })),
             approx: CachePadded::new(AtomicI64::new(total)),
         };
