@@ -18,6 +18,9 @@ pub struct ResultsFile {
     /// The targets are LaneFS with techniques taken out: see `CellResult::without`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ablation: bool,
+    /// What devices were made of, `memory` or `disk`, where the run made them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub medium: String,
     /// The cells that were measured.
     pub results: Vec<CellResult>,
     /// The cells that could not be measured, and why.
@@ -81,6 +84,9 @@ pub struct CellResult {
     /// `threads` or `processes`.
     #[serde(default)]
     pub mode: String,
+    /// `in process` (calls of the library) or `system calls`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub called: String,
     /// Techniques of LaneFS that were off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,

@@ -8,7 +8,7 @@ mod memory;
 mod peers;
 mod undo;
 
-pub use peers::{Ground, Medium, Peer, Place, Skipped};
+pub use peers::{Ground, Medium, Peer, Place, Skipped, lanefs_command};
 pub use undo::Undo;
 
 use crate::error::{Failure, Res, say};
@@ -20,6 +20,11 @@ use crate::results::ResultsFile;
 use crate::target::{Named, OpenTarget, TargetSpec};
 use crate::units::parse_size;
 use std::path::PathBuf;
+
+/// Refuses `devices` devices of `size` in memory, written in full, when they do not fit.
+pub fn check_memory(devices: u64, size: u64) -> Res<()> {
+    memory::check(devices, size, memory::available()?)
+}
 
 /// Arguments of `compare`.
 #[derive(Debug, clap::Args)]
@@ -91,7 +96,7 @@ fn compare(args: &CompareArgs, workloads: &[&Entry], peers: &[Peer], undo: &mut 
         let bytes = parse_size(&args.size)?;
         let written = peers.iter().filter(|p| !args.fresh && p.has_device());
         let here = |p: &&Peer| p.missing(&peers::lanefs_command(args.lanefs.clone())).is_none();
-        memory::check(written.filter(|p| here(p)).count() as u64, bytes, memory::available()?)?;
+        check_memory(written.filter(|p| here(p)).count() as u64, bytes)?;
     }
     let place = Place { medium: args.medium, images: &args.images, size: parse_size(&args.size)? };
     let mut ground = Ground::new(&place, args.lanefs.clone(), peers.iter().any(|p| p.mounts()), undo)?;
@@ -130,8 +135,18 @@ fn compare(args: &CompareArgs, workloads: &[&Entry], peers: &[Peer], undo: &mut 
             machine.note_mount(&ground.base.join(&named.name));
         }
     }
-    let mut file =
-        ResultsFile { format: 1, command: command_line(), started: now(), machine, ..ResultsFile::default() };
+    let medium = match args.medium {
+        Medium::Mem => "memory",
+        Medium::Disk => "disk",
+    };
+    let mut file = ResultsFile {
+        format: 1,
+        command: command_line(),
+        started: now(),
+        machine,
+        medium: medium.to_string(),
+        ..ResultsFile::default()
+    };
     matrix(&args.cells, workloads, &mut targets, &mut file, |file| match &args.json {
         Some(path) => write_json(path, file),
         None => Ok(()),

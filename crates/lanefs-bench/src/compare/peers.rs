@@ -120,7 +120,7 @@ pub struct Place<'a> {
 }
 
 /// Returns the path of the `lanefs` command: that one, or the one beside this program.
-pub(super) fn lanefs_command(given: Option<PathBuf>) -> PathBuf {
+pub fn lanefs_command(given: Option<PathBuf>) -> PathBuf {
     let beside = || Some(std::env::current_exe().ok()?.parent()?.join("lanefs"));
     given.or_else(beside).unwrap_or_else(|| "lanefs".into())
 }
@@ -163,6 +163,9 @@ impl Ground {
         let parent = if on_disk { place.images.to_path_buf() } else { std::env::temp_dir() };
         let parent = parent.canonicalize().at(parent.display())?;
         let base = parent.join(format!("lanefs-bench-peers.{}", std::process::id()));
+        // A second place of this process is beside its first.
+        let base =
+            (1..).map(|n| base.with_added_extension(n.to_string())).find(|b| !b.exists()).unwrap_or(base);
         undo.make_dir(&base)?;
         if !on_disk && mounts {
             undo.mount(&base)?;
@@ -179,7 +182,11 @@ impl Ground {
 
     /// Makes a peer and opens it, or returns why it cannot be had here.
     pub fn make(&self, peer: Peer, undo: &mut Undo) -> Res<Result<Named, Skipped>> {
-        let name = peer.name();
+        self.make_as(peer, peer.name(), undo)
+    }
+
+    /// Makes a peer under a name and opens it, or returns why it cannot be had here.
+    pub fn make_as(&self, peer: Peer, name: &str, undo: &mut Undo) -> Res<Result<Named, Skipped>> {
         if let Some(why) = peer.missing(&self.lanefs) {
             return Ok(Err(Skipped(why)));
         }
@@ -192,7 +199,7 @@ impl Ground {
                 )?;
                 self.open_dir(&dir)?
             }
-            Peer::Kernel { name, mkfs } => {
+            Peer::Kernel { name: kind, mkfs } => {
                 let [program, args @ ..] = mkfs else { return Err(Failure::new("a peer without a mkfs")) };
                 let image = self.image(name, undo)?;
                 let mut args = args.to_vec();
@@ -202,7 +209,7 @@ impl Ground {
                 self.write_once(&image)?;
                 let dir = self.mount_point(name, undo)?;
                 // mount sets the loop device up so that the unmount frees it.
-                command("mount", &["-t", name, "-o", "loop", &image_text, &text(&dir)])?;
+                command("mount", &["-t", kind, "-o", "loop", &image_text, &text(&dir)])?;
                 if self.on_disk {
                     self.loop_without_cache(&image_text);
                 }

@@ -158,6 +158,7 @@ pub fn matrix(
                     workers,
                     unit: entry.info.unit.to_string(),
                     mode: if processes { "processes" } else { "threads" }.to_string(),
+                    called: target.target.called().to_string(),
                     without: target.without.clone(),
                     direct: cells.direct,
                     seconds: cells.seconds,

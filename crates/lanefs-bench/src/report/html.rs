@@ -1,25 +1,56 @@
 //! The page: what was measured where, the ratios at a glance, then a panel for each workload.
 
 use super::ablation;
+use super::circumstances::{banners, date};
 use super::latency::ridges;
+use super::overview::overviews;
 use super::rates::{Coloured, bars, curves};
 use super::svg::escape;
-use crate::ratios::{geometric_mean, ratio};
 use crate::registry;
 use crate::results::{CellResult, ResultsFile};
-use crate::units::{human, span, times};
+use crate::units::{human, span};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
 
+/// The results of some files: each cell once, on a medium.
+struct Gathered {
+    /// In the order of the files; where there are several media, the target's name tells which.
+    cells: Vec<CellResult>,
+    /// The media, and what stands behind the names of their targets.
+    media: Vec<String>,
+    /// Processors of the machine.
+    cpus: usize,
+}
+
+/// Returns what stands behind a target's name on a medium, where there are several.
+fn suffix(medium: &str, several: bool) -> String {
+    match medium {
+        _ if !several => String::new(),
+        "" => " (else)".to_string(),
+        medium => format!(" ({medium})"),
+    }
+}
+
+fn gather(files: &[ResultsFile]) -> Gathered {
+    let measured = || files.iter().filter(|f| !f.ablation);
+    let media: Vec<&str> = distinct(measured().map(|f| f.medium.as_str()));
+    let several = media.len() > 1;
+    let mut cells: Vec<CellResult> = Vec::new();
+    for (file, r) in measured().flat_map(|f| f.results.iter().map(move |r| (f, r))) {
+        let target = format!("{}{}", r.target, suffix(&file.medium, several));
+        // Of two results for the same cell the later one counts.
+        cells.retain(|c| (&c.target, &c.workload, c.workers) != (&target, &r.workload, r.workers));
+        cells.push(CellResult { target, ..r.clone() });
+    }
+    let media = media.iter().map(|m| suffix(m, several)).collect();
+    Gathered { cells, media, cpus: files.iter().map(|f| f.machine.cpus).max().unwrap_or(0) }
+}
+
 /// The page for these files.
 pub fn page(files: &[ResultsFile]) -> String {
-    let mut cells: Vec<&CellResult> = Vec::new();
-    for r in files.iter().filter(|f| !f.ablation).flat_map(|f| &f.results) {
-        // Of two results for the same cell the later one counts.
-        cells.retain(|c| (&c.target, &c.workload, c.workers) != (&r.target, &r.workload, r.workers));
-        cells.push(r);
-    }
+    let gathered = gather(files);
+    let cells: Vec<&CellResult> = gathered.cells.iter().collect();
     let targets = distinct(cells.iter().map(|c| c.target.as_str()));
     let names = distinct(cells.iter().map(|c| c.workload.as_str()));
 
@@ -30,8 +61,9 @@ pub fn page(files: &[ResultsFile]) -> String {
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>File systems, measured</title><style>{STYLE}</style></head><body><main><h1>File systems, measured</h1>"
     );
+    out.push_str(&head(files, &cells));
     if !cells.is_empty() {
-        out.push_str(&measured(&cells, &targets, &names));
+        out.push_str(&measured(&gathered, &cells, &targets, &names));
     }
     for file in files {
         out.push_str(&ablation::section(file));
@@ -43,22 +75,107 @@ pub fn page(files: &[ResultsFile]) -> String {
     out
 }
 
+/// What a reader must know first: what was called how, when, how often and how long, and what
+/// disturbed.
+fn head(files: &[ResultsFile], cells: &[&CellResult]) -> String {
+    let mut out = String::new();
+    for file in files {
+        let workers = file.results.iter().map(|r| r.workers).max().unwrap_or(1);
+        let boxes = banners(&file.machine, workers);
+        // Two files of one run would say the same.
+        if !out.contains(&boxes) {
+            out.push_str(&boxes);
+        }
+    }
+    let by = |called: &str| {
+        distinct(cells.iter().filter(|c| c.called == called).map(|c| c.target.as_str())).join(", ")
+    };
+    let mut parts = Vec::new();
+    for (called, what) in
+        [("in process", "by calls of the library, in process"), ("system calls", "by system calls")]
+    {
+        let who = by(called);
+        if !who.is_empty() {
+            parts.push(format!("{} {what}", escape(&who)));
+        }
+    }
+    let mut lines = vec![];
+    if !parts.is_empty() {
+        lines.push(format!("<b>Measured:</b> {}.", parts.join("; ")));
+    }
+    for file in files {
+        let Some(first) = file.results.first() else { continue };
+        let medium =
+            if file.medium.is_empty() { String::new() } else { format!("{}: ", escape(&file.medium)) };
+        lines.push(format!(
+            "{medium}{}, {} repeats of {} s, {} processors.",
+            date(file.started),
+            first.runs.len(),
+            first.seconds,
+            file.machine.cpus
+        ));
+    }
+    let _ = write!(out, "<p class=\"how\">{}</p>", lines.join("<br>"));
+    out
+}
+
 /// Ratios, a panel for each workload, all numbers.
-fn measured(cells: &[&CellResult], targets: &[&str], names: &[&str]) -> String {
+fn measured(gathered: &Gathered, cells: &[&CellResult], targets: &[&str], names: &[&str]) -> String {
     let colour = |target: &str| targets.iter().position(|t| *t == target).unwrap_or(0);
     let mut out = legend(targets);
-    out.push_str(&overview(cells, targets, names));
+    out.push_str(&overviews(cells, targets, names, &gathered.media));
     out.push_str("<h2>Workload by workload</h2><p class=\"how\">Bars and curves: operations per second, median of the repeats; \
-        whiskers span the repeats. Latency: distribution on a logarithmic axis, heights drawn as a cube root so that rare slow operations \
-        show; ticks at p50, p99, p99.9.</p><div class=\"panels\">");
+        whiskers span the repeats; a line stands at the number of processors. Latency: distribution on a logarithmic axis, heights drawn \
+        as a cube root so that rare slow operations show; ticks at p50, p99, p99.9. --pictures DIR writes each as SVG and CSV.</p><div class=\"panels\">");
     for name in names {
         let mut of: Vec<Coloured<'_>> =
             cells.iter().filter(|c| c.workload == *name).map(|c| (colour(&c.target), *c)).collect();
         of.sort_by_key(|(c, r)| (*c, r.workers));
-        out.push_str(&panel(name, &of));
+        out.push_str(&panel(name, &of, gathered.cpus));
     }
     out.push_str("</div>");
     out.push_str(&numbers(cells));
+    out
+}
+
+/// Returns each picture as SVG and its numbers as CSV: the files' names, and what is in them.
+pub fn pictures(files: &[ResultsFile]) -> Vec<(String, String)> {
+    let gathered = gather(files);
+    let targets = distinct(gathered.cells.iter().map(|c| c.target.as_str()));
+    let mut out = Vec::new();
+    for name in distinct(gathered.cells.iter().map(|c| c.workload.as_str())) {
+        let of = gathered.cells.iter().filter(|c| c.workload == name);
+        let colour = |c: &CellResult| targets.iter().position(|t| *t == c.target).unwrap_or(0);
+        let mut cells: Vec<Coloured<'_>> = of.map(|c| (colour(c), c)).collect();
+        cells.sort_by_key(|(c, r)| (*c, r.workers));
+        let most = cells.iter().map(|(_, r)| r.workers).max().unwrap_or(1);
+        let at_most: Vec<Coloured<'_>> = cells.iter().filter(|(_, r)| r.workers == most).copied().collect();
+        let drawn = [
+            ("rates", Some(bars(&at_most))),
+            ("workers", curves(&cells, gathered.cpus)),
+            ("latency", ridges(&at_most)),
+        ];
+        let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        for (kind, svg) in drawn {
+            if let Some(svg) = svg {
+                out.push((format!("{file}-{kind}.svg"), svg.alone(&format!("{name}: {kind}"))));
+            }
+        }
+        let mut csv = String::from(
+            "target,called,workers,per_second,low,high,p50_ns,p99_ns,p999_ns,cpu_ns,cpu_ns_all\n",
+        );
+        for (_, r) in &cells {
+            let low = r.runs.iter().copied().fold(r.ops_per_s, f64::min);
+            let high = r.runs.iter().copied().fold(r.ops_per_s, f64::max);
+            let target = r.target.replace(['"', ',', '\n', '\r'], " ");
+            let _ = writeln!(
+                csv,
+                "{target},{},{},{},{low},{high},{},{},{},{},{}",
+                r.called, r.workers, r.ops_per_s, r.p50_ns, r.p99_ns, r.p999_ns, r.cpu_ns, r.cpu_ns_all
+            );
+        }
+        out.push((format!("{file}.csv"), csv));
+    }
     out
 }
 
@@ -80,75 +197,7 @@ fn legend(targets: &[&str]) -> String {
     out + "</ul>"
 }
 
-/// The ratio table: the subject against each other target.
-fn overview(cells: &[&CellResult], targets: &[&str], names: &[&str]) -> String {
-    let Some(subject) = targets.iter().copied().find(|t| *t == "lanefs").or(targets.first().copied()) else {
-        return String::new();
-    };
-    let others: Vec<&str> = targets.iter().copied().filter(|t| *t != subject).collect();
-    if others.is_empty() {
-        return String::new();
-    }
-    let mut counts: Vec<usize> = cells.iter().map(|c| c.workers).collect();
-    counts.sort_unstable();
-    counts.dedup();
-    let find = |t: &str, n: &str, w: usize| {
-        cells.iter().find(|c| c.target == t && c.workload == n && c.workers == w).copied()
-    };
-    let mut out = format!(
-        "<h2>{} against the others</h2><p class=\"how\">How many times as fast, in runs side by side; in small type the smallest \
-         and largest of the repeats. <b>1w</b>, <b>2w</b>: workers.</p><div class=\"wide\"><table class=\"ratios\"><thead><tr><th>workload</th>",
-        escape(subject)
-    );
-    for other in &others {
-        for w in &counts {
-            let _ = write!(out, "<th>{}<br><small>{w}w</small></th>", escape(other));
-        }
-    }
-    out.push_str("</tr></thead><tbody>");
-    let mut means = vec![Vec::new(); others.len() * counts.len()];
-    for name in names {
-        let _ = write!(out, "<tr><th>{}</th>", escape(name));
-        for (o, other) in others.iter().enumerate() {
-            for (c, &w) in counts.iter().enumerate() {
-                let r = find(subject, name, w).zip(find(other, name, w)).and_then(|(a, b)| ratio(a, b));
-                match r {
-                    Some(r) => {
-                        means[o * counts.len() + c].push(r.median);
-                        let _ = write!(
-                            out,
-                            "<td class=\"{}\">{}<small>{}-{}</small></td>",
-                            heat(r.median),
-                            times(r.median),
-                            times(r.low),
-                            times(r.high)
-                        );
-                    }
-                    None => out.push_str("<td class=\"none\">-</td>"),
-                }
-            }
-        }
-        out.push_str("</tr>");
-    }
-    out.push_str("</tbody><tfoot><tr><th>geometric mean</th>");
-    for mean in &means {
-        let _ = write!(out, "<td>{}</td>", times(geometric_mean(mean)));
-    }
-    out + "</tr></tfoot></table></div>"
-}
-
-/// Returns the class of a ratio, by how good it is.
-fn heat(ratio: f64) -> &'static str {
-    match ratio {
-        r if r < 0.9 => "h0",
-        r if r < 1.1 => "h1",
-        r if r < 3.0 => "h2",
-        r if r < 8.0 => "h3",
-        _ => "h4",
-    }
-}
-
-fn panel(name: &str, cells: &[Coloured<'_>]) -> String {
+fn panel(name: &str, cells: &[Coloured<'_>], cpus: usize) -> String {
     let info = registry::all().iter().find(|e| e.info.name == name).map(|e| e.info);
     let unit = cells.first().map_or("ops", |(_, r)| if r.unit.is_empty() { "ops" } else { &r.unit });
     let most = cells.iter().map(|(_, r)| r.workers).max().unwrap_or(1);
@@ -159,12 +208,14 @@ fn panel(name: &str, cells: &[Coloured<'_>]) -> String {
         escape(info.map_or("", |i| i.about)),
         escape(unit),
         if most == 1 { "" } else { "s" },
-        bars(&at_most)
+        bars(&at_most).finish("rates by file system")
     );
-    if let Some(curves) = curves(cells) {
+    if let Some(curves) = curves(cells, cpus) {
+        let curves = curves.finish("rate by number of workers");
         let _ = write!(out, "<h3>{} per second by workers</h3>{curves}", escape(unit));
     }
     if let Some(ridges) = ridges(&at_most) {
+        let ridges = ridges.finish("latency distributions");
         let _ = write!(out, "<h3>latency, {most} worker{}</h3>{ridges}", if most == 1 { "" } else { "s" });
     }
     out + "</figure>"

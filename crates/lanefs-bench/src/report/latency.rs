@@ -9,7 +9,7 @@ use crate::units::span;
 const BINS: f64 = 12.0;
 
 /// Draws ridges for one number of workers.
-pub fn ridges(cells: &[Coloured<'_>]) -> Option<String> {
+pub fn ridges(cells: &[Coloured<'_>]) -> Option<Svg> {
     const ROW: f64 = 30.0;
     const LEFT: f64 = 84.0;
     const RIGHT: f64 = 350.0;
@@ -59,7 +59,7 @@ pub fn ridges(cells: &[Coloured<'_>]) -> Option<String> {
         svg.dot((x(r.p50_ns as f64), base), *colour, &title);
         svg.text(LEFT - 6.0, base - 4.0, Anchor::End, "t", &r.target);
     }
-    Some(svg.finish("latency distributions"))
+    Some(svg)
 }
 
 /// Formats a power of ten of nanoseconds.

@@ -2,12 +2,15 @@
 //! in it, there is no script, so it opens from a mail, on a phone, and on paper.
 
 mod ablation;
+mod circumstances;
 mod html;
 mod latency;
+mod overview;
 mod rates;
-mod svg;
+pub mod svg;
 
-pub use html::page;
+pub use circumstances::{banners, date};
+pub use html::{page, pictures};
 
 use crate::error::{Context, Failure, Res, say};
 use crate::results::ResultsFile;
@@ -22,6 +25,9 @@ pub struct ReportArgs {
     /// The page.
     #[arg(short, long, value_name = "HTML", default_value = "report.html")]
     pub output: PathBuf,
+    /// Write each picture as SVG, and its numbers as CSV, into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub pictures: Option<PathBuf>,
 }
 
 /// Reads the files, writes the page.
@@ -35,6 +41,13 @@ pub fn run(args: &ReportArgs) -> Res<i32> {
             return Err(Failure::new(format!("{} holds no results", path.display())));
         }
         files.push(file);
+    }
+    if let Some(dir) = &args.pictures {
+        std::fs::create_dir_all(dir).at(dir.display())?;
+        for (name, text) in pictures(&files) {
+            let path = dir.join(name);
+            std::fs::write(&path, text).at(path.display())?;
+        }
     }
     std::fs::write(&args.output, page(&files)).at(args.output.display())?;
     say(format_args!("wrote {}", args.output.display()))?;

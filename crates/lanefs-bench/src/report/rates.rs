@@ -26,7 +26,7 @@ fn axis(v: f64) -> String {
 }
 
 /// Draws bars for one number of workers, one below the other; a whisker spans the repeats.
-pub fn bars(cells: &[Coloured<'_>]) -> String {
+pub fn bars(cells: &[Coloured<'_>]) -> Svg {
     const ROW: f64 = 21.0;
     const LEFT: f64 = 84.0;
     const RIGHT: f64 = 300.0;
@@ -49,14 +49,15 @@ pub fn bars(cells: &[Coloured<'_>]) -> String {
         }
         svg.text(x(high) + 5.0, y + 12.0, Anchor::Start, "v", &human(r.ops_per_s));
     }
-    svg.finish("rates by file system")
+    svg
 }
 
-/// Draws curves over the number of workers, one for each target; needs at least two numbers.
-pub fn curves(cells: &[Coloured<'_>]) -> Option<String> {
+/// Draws curves over the number of workers, one for each target, and a line at the number of
+/// processors; needs at least two numbers.
+pub fn curves(cells: &[Coloured<'_>], cpus: usize) -> Option<Svg> {
     const LEFT: f64 = 52.0;
     const RIGHT: f64 = 346.0;
-    const TOP: f64 = 8.0;
+    const TOP: f64 = 14.0;
     const BOTTOM: f64 = 128.0;
     let mut workers: Vec<usize> = cells.iter().map(|(_, r)| r.workers).collect();
     workers.sort_unstable();
@@ -77,6 +78,11 @@ pub fn curves(cells: &[Coloured<'_>]) -> Option<String> {
     for &w in &workers {
         svg.text(x(w), BOTTOM + 14.0, Anchor::Middle, "m", &format!("{w}"));
     }
+    if (fewest..=most).contains(&cpus) {
+        svg.line((x(cpus), TOP), (x(cpus), BOTTOM), "n");
+        let (anchor, by) = if cpus == fewest { (Anchor::Start, 4.0) } else { (Anchor::End, -4.0) };
+        svg.text(x(cpus) + by, TOP - 1.0, anchor, "m", &format!("{cpus} processors"));
+    }
     let mut colours: Vec<usize> = cells.iter().map(|(c, _)| *c).collect();
     colours.dedup();
     for colour in colours {
@@ -91,5 +97,5 @@ pub fn curves(cells: &[Coloured<'_>]) -> Option<String> {
             svg.dot((x(r.workers), y(r.ops_per_s)), colour, &title);
         }
     }
-    Some(svg.finish("rate by number of workers"))
+    Some(svg)
 }

@@ -2,6 +2,10 @@
 
 use std::fmt::Write;
 
+/// The style of a drawing that is a file of its own: colours as they are, for programs that know no
+/// variables.
+pub const STYLE: &str = include_str!("drawing.css");
+
 /// A drawing that grows. Coordinates are in the drawing's own units; the page scales it to its
 /// column.
 pub struct Svg {
@@ -68,6 +72,12 @@ impl Svg {
         let _ = write!(self.body, r#"<path d="{}" class="s{}"/>"#, path(points), colour % 8);
     }
 
+    /// Draws a broken path through points in colour `colour`: what nobody measured.
+    pub fn broken(&mut self, points: &[(f64, f64)], colour: usize) {
+        let d = path(points);
+        let _ = write!(self.body, r#"<path d="{d}" class="s{}" stroke-dasharray="5 4"/>"#, colour % 8);
+    }
+
     /// Draws the area under points, down to `base`.
     pub fn area(&mut self, points: &[(f64, f64)], base: f64, colour: usize) {
         let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
@@ -99,6 +109,18 @@ impl Svg {
             self.body,
             r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" class="{class}">{text}</text>"#
         );
+    }
+
+    /// Returns the drawing as a file of its own, with its style in it.
+    pub fn alone(self, label: &str) -> String {
+        debug_assert!(!STYLE.contains("</"), "the style would end early");
+        format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w:.0} {h:.0}" width="{w:.0}" height="{h:.0}"><title>{}</title><style>{STYLE}</style><rect width="100%" height="100%" fill="white"/>{}</svg>"#,
+            escape(label),
+            self.body,
+            w = self.width,
+            h = self.height,
+        )
     }
 
     /// Returns the whole element; `label` describes it to those who can't see it.

@@ -37,6 +37,11 @@ impl DirTarget {
         Ok(DirTarget { path: path.to_path_buf(), direct, cell: None, prefix: Name::new("") })
     }
 
+    /// Returns the directory that cells are made in.
+    pub fn root(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the cell's directory.
     fn at(&self) -> Op<&OwnedFd> {
         // Between `leave` and `enter` there is no directory: ESTALE, never a panic.

@@ -114,6 +114,16 @@ pub enum OpenTarget {
     Volume(VolumeTarget),
 }
 
+impl OpenTarget {
+    /// Returns how it is called.
+    pub fn called(&self) -> &'static str {
+        match self {
+            OpenTarget::Volume(_) => "in process",
+            OpenTarget::Dir(_) => "system calls",
+        }
+    }
+}
+
 /// Removes a tree through a target's own operations.
 pub(crate) fn remove_tree<T: Target>(target: &T, path: &Name) -> Op<()> {
     let mut entries: Vec<(Vec<u8>, bool)> = Vec::new();
