@@ -1,7 +1,8 @@
 //! `lanefs bench`: FxMark's nineteen microbenchmarks and the workloads of the papers LaneFS grew
 //! from, on any mounted file system (by system calls) and on a LaneFS volume in this process.
 //!
-//! The modules, top down: [`cli`] reads the command line; [`report`] draws the results of runs;
+//! The modules, top down: [`cli`] reads the command line; [`paper`] runs and draws the figures of
+//! the papers; [`report`] draws the results of runs;
 //! [`embed`] runs SQLite and RocksDB on a volume in their own process; [`compare`] makes, mounts
 //! and removes the peers; [`matrix`] runs all cells of a run and fills the results file;
 //! [`registry`] lists the workloads, compiled for each kind of target; [`runner`] runs one cell
@@ -21,6 +22,7 @@ pub mod interrupt;
 pub mod machine;
 pub mod matrix;
 pub mod name;
+pub mod paper;
 pub mod pin;
 pub mod processors;
 pub mod ratios;

@@ -47,6 +47,11 @@ pub enum Command {
     Count(CountArgs),
     /// What files and directories take in memory when everything of them is cached.
     Memory(MemoryArgs),
+    /// Run a figure or table of the papers, and draw it beside the paper's own numbers.
+    Paper(crate::paper::PaperArgs),
+    /// Run one workload for `paper`, and wait.
+    #[command(hide = true)]
+    PaperCell(crate::paper::CellArgs),
     /// List the workloads.
     List,
 }
@@ -63,6 +68,8 @@ pub fn run(args: Args) -> Res<i32> {
         Command::Count(args) => profile::count(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Compare(args) => crate::compare::run(&args),
+        Command::Paper(args) => crate::paper::run(&args, front),
+        Command::PaperCell(args) => crate::paper::cell(&args),
         Command::Embed(args) => crate::embed::run(&args),
         Command::List => {
             for entry in crate::registry::all() {
