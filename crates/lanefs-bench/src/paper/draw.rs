@@ -37,9 +37,11 @@ fn mark(v: f64) -> String {
     format!("{digits}{unit}")
 }
 
-/// Draws a panel for the page.
-pub fn svg(panel: &Panel, cpus: usize) -> String {
-    drawing(panel, cpus).finish(&panel.title)
+/// Draws a panel for the page; also returns whether it takes the width of two.
+pub fn svg(panel: &Panel, cpus: usize) -> (String, bool) {
+    let drawing = drawing(panel, cpus);
+    let broad = drawing.width() > WIDTH * 1.2;
+    (drawing.finish(&panel.title), broad)
 }
 
 /// Draws a panel as a file of its own.
@@ -249,11 +251,11 @@ mod tests {
             Series { name: "p".into(), predicted: true, points: points(&[2.0, 128.0]), ..Series::default() },
         ];
         let panel = Panel { x: "workers".into(), series, ..Panel::default() };
-        let drawn = svg(&panel, 2);
+        let (drawn, _) = svg(&panel, 2);
         assert!(drawn.contains("stroke-dasharray") && drawn.contains("2 processors"), "{drawn}");
-        let empty = svg(&Panel::default(), 2);
+        let (empty, _) = svg(&Panel::default(), 2);
         assert!(!empty.contains("NaN") && !empty.contains("inf"), "{empty}");
-        let bars = svg(&Panel { drawn: Drawn::Bars, ..Panel::default() }, 2);
+        let (bars, _) = svg(&Panel { drawn: Drawn::Bars, ..Panel::default() }, 2);
         assert!(!bars.contains("NaN") && !bars.contains("inf"), "{bars}");
     }
 }

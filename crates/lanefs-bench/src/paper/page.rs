@@ -50,12 +50,13 @@ pub fn page(out: &FigureResults, at: Option<&Path>) -> String {
     }
     html.push_str("<div class=\"panels pictures\">");
     for panel in &out.panels {
+        let (svg, broad) = svg(panel, m.cpus);
         let _ = write!(
             html,
-            "<figure><figcaption><b>{}</b> {}</figcaption>{}",
+            "<figure{}><figcaption><b>{}</b> {}</figcaption>{svg}",
+            if broad { " class=\"broad\"" } else { "" },
             escape(&panel.name),
-            escape(&panel.title),
-            svg(panel, m.cpus)
+            escape(&panel.title)
         );
         if let Some(path) = at {
             let name = picture(path, panel);

@@ -48,6 +48,11 @@ impl Svg {
         Svg { width, height, body: String::new() }
     }
 
+    /// Returns the width.
+    pub fn width(&self) -> f64 {
+        self.width
+    }
+
     /// Draws a straight line with a class.
     pub fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
         let _ = write!(

@@ -22,57 +22,66 @@ const READERS: [(&str, &str); 3] = [("DRBL", "read"), ("mdtest-stat", "stat"), (
 /// Blocks that are dirtied before each checkpoint beside readers.
 const EACH: u64 = 64;
 
-/// Somebody who makes checkpoints of a target that another thread works on.
+/// The file whose blocks are dirtied beside readers.
+const NAME: &str = "lanefs-bench-checkpoints";
+
+/// Somebody who makes checkpoints of a target that another thread works on. Its file is there
+/// before the workload begins: that has a directory of its own then.
 enum Checkpointer {
-    Here(Volume),
-    Mounted(PathBuf),
+    Here(Volume, lanefs::File),
+    Mounted(PathBuf, File),
 }
 
 impl Checkpointer {
-    fn of(named: &Named) -> Checkpointer {
-        match &named.target {
-            OpenTarget::Volume(t) => Checkpointer::Here(t.volume().clone()),
-            OpenTarget::Dir(t) => Checkpointer::Mounted(t.root().to_path_buf()),
-        }
+    fn of(named: &Named) -> Res<Checkpointer> {
+        Ok(match &named.target {
+            OpenTarget::Volume(t) => {
+                let volume = t.volume().clone();
+                let file = volume.fs().create(NAME).at(NAME)?;
+                Checkpointer::Here(volume, file)
+            }
+            OpenTarget::Dir(t) => {
+                let path = t.root().join(NAME);
+                let file = File::create_new(&path).at(path.display())?;
+                Checkpointer::Mounted(path, file)
+            }
+        })
     }
 
     /// Dirties some blocks and makes a checkpoint, again and again, until told to stop. Returns how
     /// many.
     fn endless(&self, stop: &AtomicBool) -> Res<u64> {
-        const NAME: &str = "lanefs-bench-checkpoints";
         let data = buffer(BLOCK * EACH as usize);
         let mut made = 0;
-        match self {
-            Checkpointer::Here(volume) => {
-                let fs = volume.fs();
-                let file = fs.create(NAME).at(NAME)?;
-                // Relaxed: nothing is read because of it.
-                while !stop.load(Ordering::Relaxed) {
+        // Relaxed: nothing is read because of it.
+        while !stop.load(Ordering::Relaxed) {
+            match self {
+                Checkpointer::Here(volume, file) => {
                     file.write_at(as_bytes(&data), 0).at("dirtying blocks")?;
                     volume.checkpoint().at("a checkpoint")?;
-                    made += 1;
                 }
-                drop(file);
-                fs.unlink(NAME).at(NAME)?;
+                Checkpointer::Mounted(_, file) => {
+                    file.write_all_at(as_bytes(&data), 0).at("dirtying blocks")?;
+                    rustix::fs::syncfs(file).at("syncfs")?;
+                }
             }
-            Checkpointer::Mounted(root) => {
-                let path = root.join(NAME);
-                let file = File::create_new(&path).at(path.display())?;
-                let endless = || -> Res<u64> {
-                    let mut made = 0;
-                    while !stop.load(Ordering::Relaxed) {
-                        file.write_all_at(as_bytes(&data), 0).at("dirtying blocks")?;
-                        rustix::fs::syncfs(&file).at("syncfs")?;
-                        made += 1;
-                    }
-                    Ok(made)
-                };
-                let done = endless();
-                std::fs::remove_file(&path).at(path.display())?;
-                made = done?;
-            }
+            made += 1;
         }
         Ok(made)
+    }
+
+    /// Removes the file.
+    fn end(self) -> Res<()> {
+        match self {
+            Checkpointer::Here(volume, file) => {
+                drop(file);
+                volume.fs().unlink(NAME).at(NAME)
+            }
+            Checkpointer::Mounted(path, file) => {
+                drop(file);
+                std::fs::remove_file(&path).at(path.display())
+            }
+        }
     }
 }
 
@@ -170,17 +179,17 @@ fn readers(session: &mut Session<'_>, targets: &mut [Named]) -> Res<()> {
                     if crate::interrupt::requested() {
                         return Err(Failure::interrupted());
                     }
-                    let checkpointer = Checkpointer::of(named);
-                    let stop = AtomicBool::new(quiet);
+                    let checkpointer = if quiet { None } else { Some(Checkpointer::of(named)?) };
+                    let stop = AtomicBool::new(false);
                     let done = std::thread::scope(|scope| {
-                        let beside = (!quiet).then(|| scope.spawn(|| checkpointer.endless(&stop)));
+                        let beside = checkpointer.as_ref().map(|c| scope.spawn(|| c.endless(&stop)));
                         let done = entry.run(&mut named.target, &plan);
                         stop.store(true, Ordering::Relaxed);
-                        let made = beside.map(|b| {
-                            b.join().unwrap_or_else(|_| Err("a thread panicked".to_string().into()))
-                        });
+                        let panicked = |_| Err("a thread panicked".to_string().into());
+                        let made = beside.map(|b| b.join().unwrap_or_else(panicked));
                         (done, made)
                     });
+                    checkpointer.map_or(Ok(()), Checkpointer::end)?;
                     if let Some(made) = done.1
                         && made? == 0
                     {

@@ -1,6 +1,6 @@
 //! ScaleXFS: figures 5 to 22.
 
-use super::{SYNCED, bar, curve, none, ratio, stated};
+use super::{SYNCED, bar, curve, growth, none, ratio, stated};
 use crate::paper::figure::{Experiment, Figure, How, Paper, Stated};
 
 const SCALEXFS: (&str, &str) =
@@ -14,7 +14,7 @@ const LOCKSTAT: (&str, &str) = (
 const MORE: &str = "more processors than here";
 
 const fn text(what: &'static str, value: f64, unit: &'static str, place: &'static str) -> Stated {
-    stated(what, value, unit, place, none("see the bars: another machine, other file systems"))
+    stated(what, value, unit, place, none("see the pictures: another machine, other file systems"))
 }
 
 const fn drawing(
@@ -211,12 +211,48 @@ pub(super) static PAPER: Paper = Paper {
             "average latency of creat, unlink and fsync by number of workers",
             Experiment::Calls,
             &[
-                text("varmail-ptd: creat, XFS over ScaleXFS, 112 cores", 5.0, "x", "text, 5.2"),
-                text("varmail-ptd: unlink, XFS over ScaleXFS, 112 cores", 6.0, "x", "text, 5.2"),
-                text("dbench: creat, XFS over ScaleXFS, 112 cores", 4.0, "x", "text, 5.2"),
-                text("dbench: unlink, XFS over ScaleXFS, 112 cores", 6.0, "x", "text, 5.2"),
-                text("varmail-ptd: unlink, XFS, 112 cores over 4", 20.0, "x", "text, 5.2"),
-                text("varmail-ptd: unlink, ScaleXFS, 112 cores over 4", 3.5, "x", "text, 5.2"),
+                stated(
+                    "varmail-ptd: creat, XFS over ScaleXFS, 112 cores",
+                    5.0,
+                    "x",
+                    "text, 5.2",
+                    ratio("varmail-ptd-creat", "xfs", "lanefs"),
+                ),
+                stated(
+                    "varmail-ptd: unlink, XFS over ScaleXFS, 112 cores",
+                    6.0,
+                    "x",
+                    "text, 5.2",
+                    ratio("varmail-ptd-unlink", "xfs", "lanefs"),
+                ),
+                stated(
+                    "dbench: creat, XFS over ScaleXFS, 112 cores",
+                    4.0,
+                    "x",
+                    "text, 5.2",
+                    ratio("dbench-creat", "xfs", "lanefs"),
+                ),
+                stated(
+                    "dbench: unlink, XFS over ScaleXFS, 112 cores",
+                    6.0,
+                    "x",
+                    "text, 5.2",
+                    ratio("dbench-unlink", "xfs", "lanefs"),
+                ),
+                stated(
+                    "varmail-ptd: unlink, XFS, 112 cores over 4",
+                    20.0,
+                    "x",
+                    "text, 5.2",
+                    growth("varmail-ptd-unlink", "xfs"),
+                ),
+                stated(
+                    "varmail-ptd: unlink, ScaleXFS, 112 cores over 4",
+                    3.5,
+                    "x",
+                    "text, 5.2",
+                    growth("varmail-ptd-unlink", "lanefs"),
+                ),
             ],
         ),
         Figure {
