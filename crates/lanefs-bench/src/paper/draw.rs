@@ -92,8 +92,10 @@ fn lines(panel: &Panel, cpus: usize) -> Svg {
     xs.sort_by(f64::total_cmp);
     xs.dedup();
     let (first, last) = (xs.first().copied().unwrap_or(0.0), xs.last().copied().unwrap_or(1.0));
-    let steep = first > 0.0 && last / first >= 8.0;
-    let by = |x: f64| if steep { x.log2() } else { x };
+    let steep = last / first.max(1.0) >= 8.0;
+    // A zero has no logarithm, and stands left of one.
+    let zero = if first < 1.0 { 1.0 } else { 0.0 };
+    let by = |x: f64| if steep { (x + zero).log2() } else { x };
     let span = (by(last) - by(first)).max(1e-9);
     let x = |v: f64| {
         if last > first {
@@ -116,7 +118,7 @@ fn lines(panel: &Panel, cpus: usize) -> Svg {
     for &v in &xs {
         // Marks that would touch are left out.
         if x(v) - drawn > 26.0 {
-            svg.text(x(v), bottom + 14.0, Anchor::Middle, "m", &mark(v));
+            svg.text(x(v), bottom + 14.0, Anchor::Middle, "m", &v.to_string());
             drawn = x(v);
         }
     }

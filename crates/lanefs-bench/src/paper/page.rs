@@ -33,10 +33,11 @@ pub fn page(out: &FigureResults, at: Option<&Path>) -> String {
     html.push_str(&banners(m, workers));
     let _ = write!(
         html,
-        "<p class=\"how\">{}; {} repeats of {} s, the median counts, whiskers span the repeats. {} processors ({}), kernel {}. \
+        "<p class=\"how\">{}; devices: {}; {} repeats of {} s, the median counts, whiskers span the repeats. {} processors ({}), kernel {}. \
          <b>In process</b>: calls of the library, no system call; <b>system calls</b>: through the kernel. \
          Broken lines are a model's prediction; nobody measured them.</p>",
         date(out.started),
+        escape(&if out.medium.is_empty() { "none".to_string() } else { out.medium.join(" and ") }),
         out.repeats,
         out.seconds,
         m.cpus,

@@ -26,6 +26,8 @@ pub struct FigureResults {
     pub started: u64,
     /// The machine that made it.
     pub machine: Machine,
+    /// What devices are made of: `memory`, `disk`, or both.
+    pub medium: Vec<String>,
     /// Timed seconds of each repeat.
     pub seconds: f64,
     /// Repeats of each cell.

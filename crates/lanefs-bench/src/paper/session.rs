@@ -91,6 +91,10 @@ impl Session<'_> {
 
     /// Makes the place for devices on a medium.
     pub fn ground(&mut self, medium: Medium, mounts: bool) -> Res<Ground> {
+        let name = if medium == Medium::Disk { "disk" } else { "memory" };
+        if !self.out.medium.iter().any(|m| m == name) {
+            self.out.medium.push(name.to_string());
+        }
         let place = Place { medium, images: &self.args.images, size: self.size()? };
         let mut ground = Ground::new(&place, self.args.lanefs.clone(), mounts, self.undo)?;
         ground.written = medium == Medium::Mem && !self.args.fresh;

@@ -164,7 +164,8 @@ pub fn run(session: &mut Session<'_>) -> Res<()> {
 /// Readers alone, then beside checkpoints that never end.
 fn readers(session: &mut Session<'_>, targets: &mut [Named]) -> Res<()> {
     // A processor is left to who makes the checkpoints.
-    let workers = crate::pin::allowed().len().saturating_sub(1).max(1);
+    let cpus = crate::pin::allowed().len().max(1);
+    let workers = cpus.saturating_sub(1).max(1);
     let plan = session.cells().plan(workers, false);
     let names: Vec<String> = READERS.iter().map(|(w, _)| w.to_string()).collect();
     let entries = select(&names)?;
@@ -182,7 +183,13 @@ fn readers(session: &mut Session<'_>, targets: &mut [Named]) -> Res<()> {
                     let checkpointer = if quiet { None } else { Some(Checkpointer::of(named)?) };
                     let stop = AtomicBool::new(false);
                     let done = std::thread::scope(|scope| {
-                        let beside = checkpointer.as_ref().map(|c| scope.spawn(|| c.endless(&stop)));
+                        let beside = checkpointer.as_ref().map(|c| {
+                            scope.spawn(|| {
+                                // The readers have the first processors.
+                                crate::pin::pin(&crate::pin::allowed().split_off(workers.min(cpus - 1)));
+                                c.endless(&stop)
+                            })
+                        });
                         let done = entry.run(&mut named.target, &plan);
                         stop.store(true, Ordering::Relaxed);
                         let panicked = |_| Err("a thread panicked".to_string().into());

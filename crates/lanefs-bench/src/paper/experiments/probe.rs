@@ -10,7 +10,7 @@ use crate::error::{Op, Res};
 use crate::name::Name;
 use crate::processors::Helpers;
 use crate::runner::{CellOutcome, Plan, run};
-use crate::target::{Target, TargetFile, flags};
+use crate::target::{Target, TargetFile};
 use crate::workload::{Cx, Workload};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 /// The calls that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// A file is made.
+    /// A file is opened, and made if it is missing.
     Create,
     /// A file is removed.
     Unlink,
@@ -170,7 +170,7 @@ impl<T: Target> Target for Probe<'_, T> {
         self.target.prefix()
     }
     fn open(&self, path: &Name, how: i32) -> Op<ProbeFile<T::File>> {
-        let call = if how & flags::NEW == flags::NEW { Call::Create } else { Call::Other };
+        let call = if how & libc::O_CREAT != 0 { Call::Create } else { Call::Other };
         let file = look(self.look, call, || self.target.open(path, how))?;
         Ok(ProbeFile { file, look: self.look })
     }

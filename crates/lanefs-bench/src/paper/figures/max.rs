@@ -178,7 +178,9 @@ pub(super) static PAPER: Paper = Paper {
             name: "max-11",
             number: "figure 11",
             title: "volumes filled to 90 and 97.5 %: fileserver and varmail",
-            how: How::Elsewhere("lanefs bench space"),
+            how: How::Elsewhere(
+                "lanefs bench space, which fills volumes and overwrites them at random first, in versions that have it",
+            ),
             peers: &[],
             disk: true,
             stated: &[
