@@ -58,13 +58,15 @@ pub fn run(session: &mut Session<'_>) -> Res<()> {
     session.out.lacks("set-ups and the background apart", "perf samples the whole process");
     let program = std::env::current_exe().at("finding this program")?;
     let program = program.to_string_lossy();
-    let data = std::env::temp_dir().join(format!("lanefs-bench-perf.{}", std::process::id()));
-    session.undo.file(&data)?;
-    let file = data.to_string_lossy();
     let workers = session.workers().last().copied().unwrap_or(1).to_string();
     let (seconds, target) = (session.args.seconds.to_string(), format!("mem:{}", session.size()?));
     let mut bars: Vec<Vec<Point>> = LEVELS.iter().map(|_| Vec::new()).collect();
     for (at, (operation, workload)) in OPERATIONS.into_iter().enumerate() {
+        // perf keeps what was in its file before under another name: each has a file of its own.
+        let data = format!("lanefs-bench-perf.{}.{operation}", std::process::id());
+        let data = std::env::temp_dir().join(data);
+        session.undo.file(&data)?;
+        let file = data.to_string_lossy();
         let mut record = vec!["record", "-q", "-e", "cpu-clock", "-F", "997", "-o", &file, "--", &program];
         record.extend(session.front);
         record.extend(["run", "--target", &target, "--workloads", workload, "--workers", &workers]);
