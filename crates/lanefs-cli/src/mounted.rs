@@ -8,6 +8,7 @@ use lanefs_format::superblock::UnverifiedSuperblock;
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE, Block};
 use lanefs_fuse::about::{ABOUT_SIZE, About, IOC_ABOUT, decode};
 use lanefs_fuse::change::CHANGE_SIZE;
+use lanefs_fuse::report::{IOC_REPORT, MountReport, decode_piece, encode_request};
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::Read;
@@ -24,6 +25,9 @@ const _: () = assert!(CLOSING.count_bytes() < 16, "the kernel cuts longer names 
 /// The time for which a server whose mount is gone is waited for until it names itself as closing:
 /// then it is used by somebody who had it before it was taken out of the name space.
 const UNTIL_NAMED: Duration = Duration::from_secs(5);
+
+/// The bytes of a report at the most; a mount may be anybody's.
+const REPORT_MAX: usize = 16 << 20;
 
 /// Names this process as one whose mount is gone and which closes the volume. Called by the first
 /// thread of the process.
@@ -174,6 +178,47 @@ pub fn change(dir: &Path, command: u32, mut argument: [u8; CHANGE_SIZE]) -> Resu
         Some(Err(why)) => Err(Failure::new(why)),
         None => Err(refused("the mount gave no answer")),
     }
+}
+
+/// Asks the mount at a directory for its figures. For so many `seconds` it times requests, if the
+/// caller may have it do that.
+pub fn report(dir: &Path, seconds: u64) -> Result<MountReport, Failure> {
+    let open = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).about(dir.display())?;
+    let wrong = |why: &str| Failure::new(format_args!("{}: {why}", dir.display()));
+    // Texts are kept for a while: with many readers at a time one may be gone.
+    for _ in 0..100 {
+        let (mut number, mut text) = (0, Vec::new());
+        loop {
+            let mut argument =
+                encode_request(number, text.len() as u64, if number == 0 { seconds } else { 0 });
+            // SAFETY: the number states that the argument is REPORT_SIZE bytes, in and out, which
+            // the buffer has; the descriptor is open.
+            let r =
+                unsafe { libc::ioctl(open.as_raw_fd(), IOC_REPORT as libc::Ioctl, argument.as_mut_ptr()) };
+            if r != 0 {
+                let e = std::io::Error::last_os_error();
+                return Err(match e.raw_os_error() {
+                    Some(libc::ENOTTY) => wrong(
+                        "is no directory of a mounted LaneFS volume that can do this; name that, or its image",
+                    ),
+                    _ => return Err(e).about(dir.display()),
+                });
+            }
+            let piece = decode_piece(&argument).ok_or_else(|| wrong("the mount gave no answer"))?;
+            if text.len() > REPORT_MAX {
+                return Err(wrong("the mount's answer has no end"));
+            }
+            number = piece.number;
+            text.extend(piece.bytes);
+            if number == 0 || piece.bytes.is_empty() || text.len() as u64 >= piece.total {
+                break;
+            }
+        }
+        if number != 0 {
+            return serde_json::from_slice(&text).map_err(|_| wrong("the mount's answer cannot be read"));
+        }
+    }
+    Err(wrong("too many ask the mount at a time; try again"))
 }
 
 /// Does something with a volume: through its mount, if `images` is a directory of one or the images

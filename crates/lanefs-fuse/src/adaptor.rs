@@ -7,6 +7,7 @@ use crate::closing::Closing;
 use crate::counts::Counts;
 use crate::handles::{ASSUMED, Handle, Handles};
 use crate::known::Known;
+use crate::report::{Reporter, Reports};
 use crate::space::Space;
 use crate::sync_errors::SyncErrors;
 use crate::translate::root;
@@ -59,6 +60,7 @@ pub(crate) struct Adaptor {
     pub space: Arc<Space>,
     pub closing: Arc<Closing>,
     pub counts: Arc<Counts>,
+    pub reports: Reports,
     /// Whether others change the volume, so that the kernel may keep nothing.
     pub shared: bool,
     /// Called when somebody who serves requests cannot go on.
@@ -80,8 +82,10 @@ impl Adaptor {
         let space = Arc::new(Space::new(volume.clone(), agreed.writeback));
         let closing = Arc::new(Closing::new(config.shared));
         let keeper = Arc::clone(&known);
+        let counts = Arc::new(Counts::new());
         volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
         let adaptor = Adaptor {
+            reports: Reports::new(Reporter::new(volume.clone(), Arc::clone(&counts))),
             volume,
             aside: Aside::new(Arc::clone(&handles), Arc::clone(&space), device),
             handles,
@@ -94,7 +98,7 @@ impl Adaptor {
             checks_flags: agreed.checks_flags,
             dirsync: config.dirsync || config.sync,
             closing,
-            counts: Arc::new(Counts::new()),
+            counts,
             shared: config.shared,
             failed: OnceLock::new(),
             space,

@@ -35,6 +35,7 @@ mod mount;
 mod options;
 mod reader_pool;
 mod readers;
+pub mod report;
 mod requests;
 mod rings;
 pub mod scrub;

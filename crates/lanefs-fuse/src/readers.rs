@@ -5,6 +5,7 @@
 //! left, for what the kernel sends this way only.
 
 use crate::adaptor::Adaptor;
+use crate::counts::ThreadCounts;
 use crate::reader_pool::ReaderPool;
 use crate::requests::serve;
 use crate::wire::{Answer, Device, Errno, Origin, Reply, ReplyBuffer, Request, request_bytes};
@@ -50,13 +51,16 @@ pub(crate) fn start(
         .collect()
 }
 
-/// Has a request done. The answer's content is in `reply` then.
+/// Has a request done by the thread that has the counters `mine`. The answer's content is in
+/// `reply` then.
 pub(crate) fn perform(
     adaptor: &Adaptor,
+    mine: &ThreadCounts,
     request: &Request<'_>,
     reply: &mut Reply,
     origin: &Origin,
 ) -> Result<(), Errno> {
+    let begun = mine.begin();
     // A panic is a bug, and what it leaves in memory is not to be trusted: the volume stops as a
     // crash would stop it.
     let result = catch_unwind(AssertUnwindSafe(|| serve(adaptor, request, reply, origin)));
@@ -66,7 +70,7 @@ pub(crate) fn perform(
         reply.answer = Answer::Now;
         Err(Errno(libc::EIO))
     });
-    adaptor.counts.count(request, reply);
+    mine.count(request, reply, begun);
     debug_assert!(
         reply.answer == Answer::Now || (reply.entered.is_empty() && reply.opened.is_none()),
         "an answer that is not sent from here gives nothing to the kernel"
@@ -85,11 +89,12 @@ fn read(
     let mut buffer = vec![0; most];
     let mut bytes = ReplyBuffer::new(most);
     let origin = Origin::Device(Arc::clone(device));
+    let mine = adaptor.counts.thread();
     while let Some(n) = device.receive(&mut buffer)? {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "/dev/fuse gave no request");
         let request = Request::decode(&buffer[..n]).ok_or_else(bad)?;
         let mut reply = Reply::over(bytes.bytes());
-        let result = perform(adaptor, &request, &mut reply, &origin);
+        let result = perform(adaptor, &mine, &request, &mut reply, &origin);
         let taken = match (reply.answer, result) {
             (Answer::None, _) | (Answer::Elsewhere, Ok(())) => true,
             (_, result) => {

@@ -229,10 +229,11 @@ impl QueueThreads {
     /// Serves requests until the connection has ended.
     fn serve(&self, entry: &mut Entry) -> io::Result<()> {
         let adaptor = &self.shared.adaptor;
+        let mine = adaptor.counts.thread();
         while entry.fetch()? {
             debug_assert!(!STUCK.get(), "it waits for requests, and has got one");
             let (request, mut reply) = entry.open()?;
-            let result = perform(adaptor, &request, &mut reply, &Origin::Ring);
+            let result = perform(adaptor, &mine, &request, &mut reply, &Origin::Ring);
             debug_assert_ne!(reply.answer, Answer::Elsewhere);
             // The kernel waits for the answer of a request it has handed over, whatever becomes of
             // the caller.

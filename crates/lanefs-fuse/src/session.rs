@@ -7,6 +7,7 @@ use crate::counts::{Counts, Requests};
 use crate::mount::{Attached, attach};
 use crate::options::IoUring;
 use crate::readers;
+use crate::report::Reporter;
 use crate::rings::{Rings, ended};
 use crate::summary::{SWITCH, Switch, summary};
 use crate::wire::{Device, Offer, request_bytes, ring, shake_hands};
@@ -221,6 +222,12 @@ impl Session {
     /// Returns the requests that the mount has served so far. What is under way may be missing.
     pub fn requests(&self) -> Requests {
         self.counts.all()
+    }
+
+    /// Returns what tells of the mount and its volume from any thread, for as long as the volume is
+    /// open.
+    pub fn reporter(&self) -> Reporter {
+        Reporter::new(self.volume.clone(), Arc::clone(&self.counts))
     }
 
     /// Waits until the mount is gone: the volume has no user left, and [`Session::join`] only

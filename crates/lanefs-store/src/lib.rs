@@ -32,6 +32,7 @@ mod log;
 mod model;
 mod parallel;
 mod recovery;
+pub mod report;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -49,6 +50,7 @@ pub use error::{Result, StoreError};
 pub use fsck::audit::Audit;
 pub use fsck::scrub::{ScrubCursor, ScrubDamage, ScrubStep};
 pub use log::space::PARTS_OF_BLOCK;
+pub use report::StoreReport;
 // What the signatures here are made of.
 pub use lanefs_format::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, BucketEntry, FileKind, Ino, ROOT_INO, Version,

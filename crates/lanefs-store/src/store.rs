@@ -11,6 +11,7 @@ use crate::fsck::audit::{Audit, audit};
 use crate::fsck::scrub::{Scrub, ScrubCursor, ScrubStep};
 use crate::log::space::parts_of_inode;
 use crate::recovery;
+use crate::report::StoreReport;
 use lanefs_format::{Attrs, Ino};
 use std::ops::Range;
 use std::sync::Arc;
@@ -360,6 +361,12 @@ impl Store {
     /// Returns what all rounds of cleaning did since the store was opened.
     pub fn cleaned(&self) -> CleanReport {
         self.engine.maintenance.lock().cleaned
+    }
+
+    /// Returns the figures of the volume at this moment, and of what was done since it was opened.
+    /// Looks at each segment and waits for nobody.
+    pub fn report(&self) -> StoreReport {
+        self.engine.report()
     }
 
     /// Discards what is free in a range on the devices; the range and the answer are in bytes,

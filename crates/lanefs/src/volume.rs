@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::memfs::MemFs;
 use crate::opened::{Anchor, Opened};
 use crate::persist::{Persist, background, checkpoint, free, service, writeback};
+use crate::report::{self, Report};
 use crate::stat::StatFs;
 use crate::{CreateOptions, Cred, Fs, MountOptions};
 use crossbeam_utils::CachePadded;
@@ -272,6 +273,15 @@ impl Volume {
     /// Returns what the cleaner did since the volume was opened.
     pub fn cleaned(&self) -> CleanReport {
         self.0.persist.store.cleaned()
+    }
+
+    /// Returns the figures of the volume at this moment, and of what was done since it was opened:
+    /// space, memory, segments, logs, what was written and why. No call counts anything for it.
+    /// EIO once the volume is closed.
+    pub fn report(&self) -> Result<Report> {
+        let persist = &self.0.persist;
+        persist.check_alive()?;
+        Ok(report::report(persist))
     }
 
     /// Stops the volume as a crash would: nothing more reaches the device, every call fails with

@@ -84,6 +84,12 @@ const MORE: &[More] = &[
     more("dump", "8", &[]),
     more("info", "1", &["lanefs info disk.lane", "eval \"$(lanefs info --export /home)\"; echo $UUID"]),
     more("df", "1", &["lanefs df /home disk.lane"]),
+    more(
+        "stat",
+        "1",
+        &["lanefs stat /home", "lanefs stat --json --latency 10 /home", "lanefs stat --prometheus /home"],
+    ),
+    more("top", "1", &["lanefs top /home", "lanefs top --count 3 /home"]),
     more("ls", "1", &["lanefs ls -l disk.lane:/mail"]),
     more("cat", "1", &["lanefs cat disk.lane:/etc/motd"]),
     more("cp", "1", &["lanefs cp -rp src disk.lane:/dst", "lanefs cp disk.lane:/etc/motd ."]),

@@ -20,5 +20,7 @@ pub mod mount;
 pub mod rm;
 pub mod run;
 pub mod scrub;
+pub mod stat;
+pub mod top;
 pub mod tree;
 pub mod umount;

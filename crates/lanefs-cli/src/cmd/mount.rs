@@ -3,6 +3,7 @@
 use super::mkfs;
 use crate::daemon::{self, Parent, Role};
 use crate::failure::{About, Failure, Outcome};
+use crate::metrics::Metrics;
 use crate::{image, loop_device, mounted, mountinfo, size};
 use lanefs::MountOptions;
 use lanefs_format::BLOCK_SIZE;
@@ -26,9 +27,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// time), max_write=BYTES (of one request: 4096 to 1048576), ttl=SECONDS,
 /// profile=gather|through|stateless (what the kernel asks for), nowriteback, cache_size=SIZE,
 /// commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer on small volumes),
-/// log=FILE, create, size=SIZE (of an image that is made), fsname=NAME (taken and left aside: the
-/// mount table names the images). A mount made by root is open to all users unless noallow_other is
-/// given.
+/// log=FILE, metrics=SOCKET (where the mount tells its figures to Prometheus), create, size=SIZE
+/// (of an image that is made), fsname=NAME (taken and left aside: the mount table names the
+/// images). A mount made by root is open to all users unless noallow_other is given.
 #[derive(clap::Args, Debug, Default)]
 pub struct Args {
     /// Make the volume first if the image does not exist
@@ -64,6 +65,8 @@ struct Plan {
     create: bool,
     size: Option<u64>,
     log: Option<PathBuf>,
+    /// Where the figures are told.
+    metrics: Option<PathBuf>,
     quiet: bool,
     remount: bool,
     /// Attach the image to a loop device, which the kernel mounts as a block device.
@@ -80,6 +83,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         create: args.create,
         size: args.size,
         log: None,
+        metrics: None,
         quiet: args.quiet,
         remount: false,
         attach: false,
@@ -113,6 +117,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
                 "loop" => plan.attach = true,
                 "remount" if value.is_none() => plan.remount = true,
                 "log" => plan.log = Some(value.ok_or_else(bad)?.into()),
+                "metrics" => plan.metrics = Some(value.filter(|v| !v.is_empty()).ok_or_else(bad)?.into()),
                 _ if plan.volume.set(name, value).is_ok_and(|known| known) => {}
                 _ => return Err(bad()),
             }
@@ -142,10 +147,13 @@ pub fn run(args: &Args) -> Outcome {
     for image in &mut plan.images {
         *image = image.canonicalize().or_else(|_| std::path::absolute(&*image)).about(image.display())?;
     }
-    if let Some(log) = &mut plan.log {
-        *log = std::path::absolute(&*log).about(log.display())?;
+    for file in [&mut plan.log, &mut plan.metrics].into_iter().flatten() {
+        *file = std::path::absolute(&*file).about(file.display())?;
     }
-    debug_assert!(plan.images.iter().chain(&plan.log).all(|p| p.is_absolute()), "the daemon looks from /");
+    debug_assert!(
+        plan.images.iter().chain(&plan.log).chain(&plan.metrics).all(|p| p.is_absolute()),
+        "the daemon looks from /"
+    );
     let names: Vec<String> = plan.images.iter().map(|i| i.display().to_string()).collect();
     plan.mount.source = names.join(",");
 
@@ -283,6 +291,8 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
     if !plan.quiet {
         without_effect(plan, &volume).iter().for_each(|line| eprintln!("lanefs: {line}"));
     }
+    // Before the mount, so that an error leaves none behind.
+    let metrics = plan.metrics.as_deref().map(Metrics::bind).transpose()?;
     let mut session = lanefs_fuse::mount(volume, &plan.dir, &config).about(format_args!(
         "{}: cannot mount {}",
         plan.dir.display(),
@@ -298,12 +308,16 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
     };
     // Without it no signal would unmount: then there is no mount.
     std::thread::Builder::new().name("signals".into()).spawn(waits).about("a thread for signals")?;
+    if let Some(metrics) = &metrics {
+        metrics.serve(session.reporter())?;
+    }
     if !plan.quiet {
         // Nobody may listen.
         let _ = writeln!(std::io::stdout(), "{}: {}", plan.dir.display(), session.summary());
     }
     parent.serving()?;
     let served = session.wait_for_end();
+    drop(metrics);
     mounted::closing();
     let closed = session.join();
     served

@@ -26,4 +26,5 @@ mod mounts;
 mod run;
 mod scrub;
 mod security;
+mod stat;
 mod transports;

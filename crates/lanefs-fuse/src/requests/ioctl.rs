@@ -11,6 +11,7 @@ use crate::adaptor::Adaptor;
 use crate::aside::{Job, What};
 use crate::blocking_hook::{about_to_wait, about_to_wait_for_requests};
 use crate::change::{self, CHANGE_SIZE, IOC_GROW, IOC_LABEL};
+use crate::report::{IOC_REPORT, REPORT_SIZE};
 use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
 use crate::translate::root;
 use crate::wire::abi::IOCTL_DIR;
@@ -81,6 +82,11 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
         IOC_GETPID => Ok(std::process::id().to_ne_bytes().to_vec()),
         IOC_ABOUT if call.capacity < ABOUT_SIZE => Err(Errno(libc::EINVAL)),
         IOC_ABOUT => Ok(encode(&adaptor.volume.info(), &adaptor.volume.statfs()?)),
+        IOC_REPORT if call.capacity < REPORT_SIZE => Err(Errno(libc::EINVAL)),
+        IOC_REPORT => {
+            about_to_wait();
+            Ok(adaptor.reports.serve(call.given, mine()).ok_or(Errno(libc::EINVAL))??)
+        }
         IOC_SYNC | IOC_SCRUB | IOC_GROW | IOC_LABEL if !mine() => Err(Errno(libc::EPERM)),
         IOC_SYNC => {
             about_to_wait();

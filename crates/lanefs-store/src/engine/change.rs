@@ -187,7 +187,7 @@ impl Change<'_> {
         for d in (0..devices.len()).rev() {
             // Sticky from here on: it is not known which of the two is in force after an error.
             let block = encode(d, 0)?;
-            self.0.log.io.write(&[Write { addr: BlockAddr::new(d as u8, 0), data: &block.0 }])?;
+            self.0.log.io.write_roots(&[Write { addr: BlockAddr::new(d as u8, 0), data: &block.0 }])?;
             self.0.log.io.flush(1 << d)?; // Of the first device: the commit point.
         }
         *self.0.superblock.lock() = Arc::new(new);

@@ -94,6 +94,10 @@ impl Cleaner<'_> {
                 r.marked += marked;
                 r.segments += emptied;
             }
+            let done = &self.log.io.maintained;
+            done.emptied.store(m.cleaned.segments, Ordering::Relaxed);
+            done.data_moved.store(m.cleaned.moved, Ordering::Relaxed);
+            done.nodes_marked.store(m.cleaned.marked, Ordering::Relaxed);
             debug_assert!(report.segments <= tried.len() as u64, "{} segments of {tried:?}", report.segments);
         }
     }
@@ -338,6 +342,7 @@ impl Cleaner<'_> {
             writes.extend(copies.map(|(addr, mv)| Write { addr, data: &mv.block.0 }));
         }
         self.log.io.write(&writes)?;
+        self.log.io.maintained.moved.fetch_add(writes.len() as u64, Ordering::Relaxed);
         let (mut moved, mut left) = (0, 0);
         for (r, mv) in to.iter().zip(&moves) {
             match self.point_at(*r, mv) {
@@ -349,9 +354,7 @@ impl Cleaner<'_> {
             }
         }
         debug_assert!(moved + left <= all as u64, "{moved} blocks moved and {left} stayed, of {all}");
-        mlog.note_owners(
-            to.iter().zip(&moves).filter(|(_, mv)| !mv.bucket).map(|(r, mv)| (r.addr, mv.owner)),
-        );
+        mlog.note_older(to.iter().zip(&moves).filter(|(_, mv)| !mv.bucket).map(|(r, mv)| (r.addr, mv.owner)));
         Ok((moved, left))
     }
 

@@ -20,6 +20,7 @@ pub(crate) mod maintenance;
 pub(crate) mod ordered;
 pub mod plan;
 mod pressure;
+mod report;
 pub(crate) mod sink;
 mod totals;
 mod transaction;

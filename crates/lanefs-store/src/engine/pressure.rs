@@ -10,13 +10,18 @@ use std::sync::atomic::Ordering;
 impl Engine {
     /// Returns what a background thread acts on.
     pub fn pressure(&self) -> Pressure {
+        self.pressure_of(self.log.segments.pending_free().into())
+    }
+
+    /// Returns the same where it is known how many segments the next checkpoint will free.
+    pub(crate) fn pressure_of(&self, pending_segments: u64) -> Pressure {
         let blocks: u64 = self.log.mlogs.iter().map(Mlog::appended).sum();
         let free = u64::from(self.log.segments.free_count());
         let kept = u64::from(self.log.segments.reserved_segments());
         Pressure {
             log_bytes: blocks << lanefs_format::BLOCK_SHIFT,
             free_segments: free,
-            pending_segments: u64::from(self.log.segments.pending_free()),
+            pending_segments,
             segments: u64::from(self.log.segments.geometry.usable()),
             // What is unfolded goes with the next fold: twice of it would have the cleaner work for
             // nothing.

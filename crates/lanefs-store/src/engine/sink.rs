@@ -85,7 +85,7 @@ impl<'a> Sink<'a> {
     pub fn put(&mut self, owner: Owner, addr: BlockAddr, mut block: Box<Block>) -> BlockRef {
         let (mlog, heat) = self.place(owner);
         if let Owner::Data { ino, page } = owner {
-            self.log.mlogs[mlog].note_owners([(addr, DataOwner { ino, page })]);
+            self.log.mlogs[mlog].note_older([(addr, DataOwner { ino, page })]);
         } else {
             let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
             debug_assert_eq!(sequence >> 32, self.checkpoint, "a sequence of the next checkpoint");

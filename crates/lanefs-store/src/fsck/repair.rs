@@ -225,7 +225,7 @@ impl Job<'_> {
             engine.log.segments.touch_addr(*a, 1);
         }
         if let Some(l) = engine.log.mlogs.first() {
-            l.note_owners(std::mem::take(&mut walk.owners));
+            l.note_older(std::mem::take(&mut walk.owners));
         }
         let groups = self.replace(&engine, walk, report)?;
         (self.progress)(Progress { phase: Phase::Recovery, done: 0, total: 1 });

@@ -16,7 +16,7 @@ use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, SignalsBlocked};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::Builder;
 use zerocopy::IntoBytes;
 
@@ -121,6 +121,23 @@ fn are_apart(writes: &[Write<'_>]) -> bool {
     at.windows(2).all(|w| w[0].1 <= w[1].0)
 }
 
+/// Blocks written since the volume was opened for the holder of the maintenance lock, for reports.
+/// Written by it and the threads that help it. Relaxed: figures, with which no memory is handed
+/// over. (What users write is counted by the mlogs.)
+#[derive(Default)]
+pub(crate) struct Maintained {
+    /// Blocks of the tree, with their copies.
+    pub tree: AtomicU64,
+    /// Slots, stamps and superblocks.
+    pub roots: AtomicU64,
+    /// Blocks that the cleaner moved, with their copies, and bad copies that were written anew.
+    pub moved: AtomicU64,
+    /// What the cleaner did: see [`crate::CleanReport`].
+    pub emptied: AtomicU64,
+    pub data_moved: AtomicU64,
+    pub nodes_marked: AtomicU64,
+}
+
 /// The devices of a volume, and what is on its way to and from them.
 pub(crate) struct Io {
     devices: Vec<Arc<dyn Device>>,
@@ -149,6 +166,7 @@ pub(crate) struct Io {
     /// reason. On a line of its own: every change reads it.
     broken: CachePadded<AtomicBool>,
     why: Mutex<Option<StoreError>>,
+    pub maintained: CachePadded<Maintained>,
 }
 
 impl Io {
@@ -168,6 +186,7 @@ impl Io {
             writing: Mutex::new(()),
             broken: CachePadded::new(AtomicBool::new(false)),
             why: Mutex::new(None),
+            maintained: CachePadded::default(),
         }
     }
 
@@ -342,6 +361,20 @@ impl Io {
         }
     }
 
+    /// Writes slots, stamps or superblocks. An error is sticky.
+    pub fn write_roots(&self, writes: &[Write<'_>]) -> Result<()> {
+        debug_assert!(writes.iter().all(|w| w.data.len() == BLOCK_SIZE), "a root is a block");
+        self.write(writes)?;
+        self.maintained.roots.fetch_add(writes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns how many flushes were asked for, and how many the devices were given.
+    pub fn flushes(&self) -> (u64, u64) {
+        let all = self.gates.iter().map(|g| (g.asked(), g.issued()));
+        all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
     /// Flushes the devices of `mask`. An error is sticky.
     pub fn flush(&self, mask: u64) -> Result<()> {
         self.check()?;
@@ -416,6 +449,7 @@ impl Io {
             writes.extend(self.copy_of(*a).map(|addr| Write { addr, data: &q.1.0 }));
         }
         self.write(&writes)?;
+        self.maintained.tree.fetch_add(writes.len() as u64, Ordering::Relaxed);
         for (addr, (crc, b, ..)) in blocks.iter().filter(|b| b.1.2) {
             self.cache.put(BlockRef { addr: *addr, crc: *crc }, b.clone());
         }
@@ -533,7 +567,9 @@ impl Io {
     pub fn rewrite(&self, at: BlockAddr, b: &Block) -> Result<()> {
         debug_assert!(!self.read_only, "block {at} of a volume that is only read");
         self.check()?;
-        self.device(at, "copy")?.write(&[WriteReq { offset: at.offset(), data: &b.0 }])
+        self.device(at, "copy")?.write(&[WriteReq { offset: at.offset(), data: &b.0 }])?;
+        self.maintained.moved.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -71,6 +71,8 @@ struct Heads {
     chain: VecDeque<(SegId, u64)>,
     /// Owners of data blocks given out since the last checkpoint.
     owners: Vec<(BlockAddr, DataOwner)>,
+    /// What was written here up to the last checkpoint, for reports.
+    written: Written,
     /// Groups that are durable (or about to be) and not folded, in the order in which they came.
     pending: Vec<Kept>,
     /// The place of the last batch.
@@ -84,6 +86,29 @@ struct Heads {
     /// last mark (6).
     seen: u64,
     mark: u64,
+}
+
+/// Blocks that went into an mlog since the volume was opened. Counted where something rare happens
+/// anyway: at checkpoints, and where a segment is begun.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Written {
+    /// Blocks of data that users wrote.
+    pub data: u64,
+    /// Blocks of batches and links.
+    pub log: u64,
+}
+
+/// The figures of an mlog, for reports.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MlogFigures {
+    pub written: Written,
+    /// Blocks of batches since the last checkpoint.
+    pub appended: u64,
+    /// Segments of the chain that recovery would read.
+    pub chain: usize,
+    /// Heads that are open, and the blocks that they can still take.
+    pub heads: usize,
+    pub capacity: u64,
 }
 
 /// Groups that came between two positions of checkpoints.
@@ -213,6 +238,7 @@ impl Mlog {
                 open: [None; 4],
                 chain: VecDeque::new(),
                 owners: Vec::new(),
+                written: Written::default(),
                 pending: Vec::new(),
                 last: 0,
                 out: VecDeque::new(),
@@ -355,6 +381,7 @@ impl Mlog {
             let link = node.link_due.then(|| {
                 let mut links = self.links.lock();
                 debug_assert!(!links.contains(&node.seq), "two write the link of segment {}", node.seq);
+                h.written.log += 1;
                 links.push(node.seq);
                 drop(links);
                 // Relaxed: who waits for this link has seen its place, by the mutex of the heads.
@@ -513,14 +540,51 @@ impl Mlog {
         Ok(())
     }
 
-    /// Notes the owners of data blocks, for the summaries.
+    /// Notes the owners of data blocks that users wrote, for the summaries.
     pub fn note_owners(&self, owners: impl IntoIterator<Item = (BlockAddr, DataOwner)>) {
         self.heads.lock().owners.extend(owners);
     }
 
+    /// Notes the owners of data blocks that nobody wrote now: of moved ones, and of those that were
+    /// there when the volume was opened.
+    pub fn note_older(&self, owners: impl IntoIterator<Item = (BlockAddr, DataOwner)>) {
+        let mut h = self.heads.lock();
+        let before = h.owners.len();
+        h.owners.extend(owners);
+        debug_assert!(h.owners.len() >= before, "owners are only added");
+        // What is counted off now is counted when the owners are taken: the sum is right then.
+        h.written.data = h.written.data.wrapping_sub((h.owners.len() - before) as u64);
+    }
+
     /// Takes the owners noted so far.
     pub fn take_owners(&self) -> Vec<(BlockAddr, DataOwner)> {
-        std::mem::take(&mut self.heads.lock().owners)
+        let mut h = self.heads.lock();
+        let owners = std::mem::take(&mut h.owners);
+        h.written.data = h.written.data.wrapping_add(owners.len() as u64);
+        owners
+    }
+
+    /// Returns the figures for a report.
+    pub fn figures(&self, t: &SegmentTable) -> MlogFigures {
+        let h = self.heads.lock();
+        h.check_invariants(t);
+        let size = t.geometry.segment_blocks;
+        let appended = self.appended();
+        let left = |head: &Head| {
+            let end = if t.is_paired(head.seg) { t.geometry.half() } else { size };
+            u64::from(end.saturating_sub(head.next))
+        };
+        let node = h.node.map_or(0, |n| u64::from(size - n.next));
+        MlogFigures {
+            written: Written {
+                data: h.written.data.wrapping_add(h.owners.len() as u64),
+                log: h.written.log + appended,
+            },
+            appended,
+            chain: h.chain.len() + usize::from(h.node.is_some()),
+            heads: h.open.iter().flatten().count() + usize::from(h.node.is_some()),
+            capacity: node + h.open.iter().flatten().map(left).sum::<u64>(),
+        }
     }
 
     /// Keeps groups that a checkpoint without a fold has to carry over; `checkpoint` is the number
@@ -613,7 +677,9 @@ impl Mlog {
         }
         // Relaxed: written under the mutex; see `chain_devices`.
         self.chain_devices.store(mask, Ordering::Relaxed);
-        self.appended.fetch_sub(appended.min(self.appended()), Ordering::Relaxed);
+        let passed = appended.min(self.appended());
+        self.appended.fetch_sub(passed, Ordering::Relaxed);
+        h.written.log += passed;
         debug_assert!(
             h.node.is_none_or(|n| !freed.contains(&n.seg) && !freed.contains(&n.successor)),
             "the log is being written to {freed:?}"

@@ -1,5 +1,6 @@
 //! The places of blocks: segments, the mlogs that fill them, the way to the devices, and space.
 
+pub(crate) mod census;
 pub(crate) mod discard;
 pub(crate) mod io;
 pub(crate) mod message;

@@ -95,6 +95,12 @@ impl Sections {
         self.flights[lane % self.flights.len()].begun.load(Ordering::Relaxed)
     }
 
+    /// Returns how many transactions were begun in all lanes.
+    pub fn all_begun(&self) -> u64 {
+        debug_assert!(!self.flights.is_empty(), "nobody can begin one");
+        (0..self.flights.len()).map(|lane| self.begun(lane)).sum()
+    }
+
     /// Waits until all transactions that entered before this call have their writes answered. `f`
     /// runs while none is inside the section. Only under the maintenance lock.
     pub fn drain(&self, f: impl FnOnce()) {

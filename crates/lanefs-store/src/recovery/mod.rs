@@ -391,7 +391,7 @@ impl Recovery<'_> {
         }
         i.charge_unwritten(&self.engine.log.space, 0);
         let owners = r.pages().map(|(page, b)| (b.addr, DataOwner { ino: r.ino, page }));
-        self.engine.log.mlogs[0].note_owners(owners);
+        self.engine.log.mlogs[0].note_older(owners);
         i.state.apply_attrs(&r.attrs, r.version);
         debug_assert!(i.state.version() >= r.version, "update {} of inode {} comes again", r.version, r.ino);
         if let Some(x) = &r.xattrs {

@@ -271,6 +271,11 @@ impl Journal {
         open
     }
 
+    /// Returns how many inodes are on the lanes' dirty lists.
+    pub fn listed_dirty(&self) -> usize {
+        (0..self.lanes.len()).map(|l| self.lanes.lock(l).dirty.len()).sum()
+    }
+
     /// Has the lanes let go of what is committed: else those of threads that rest would keep it
     /// until the next seal.
     pub fn let_go_of_committed(&self) {

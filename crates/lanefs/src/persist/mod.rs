@@ -70,6 +70,7 @@ use reclaim::Reclaim;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Instant;
 use unsynced::FlushQueue;
 
 /// A predicate of somebody outside: whether an inode is still known there.
@@ -94,6 +95,9 @@ pub(crate) struct Persist {
     pub reclaim: CachePadded<Mutex<Reclaim>>,
     /// The report of opening the volume.
     pub report: OpenReport,
+    /// When that was, and the last epoch that was committed then.
+    pub opened: Instant,
+    pub opened_epoch: u64,
     /// Pages written back in one transaction.
     pub round_pages: usize,
     /// The background threads, and what wakes them.
@@ -110,6 +114,8 @@ impl Persist {
     pub fn new(core: Core, report: OpenReport, segment_blocks: u32) -> Persist {
         debug_assert!(segment_blocks > 0, "a round writes no page");
         Persist {
+            opened: Instant::now(),
+            opened_epoch: core.journal.committed(),
             core,
             checkpointing: Default::default(),
             flush: Default::default(),

@@ -13,6 +13,7 @@ mod memory;
 mod midway;
 mod names;
 mod prealloc;
+mod report;
 mod signals;
 mod stamps;
 mod std_dirs;

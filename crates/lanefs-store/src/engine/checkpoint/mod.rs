@@ -65,6 +65,7 @@ use lanefs_format::{BlockRef, Ino};
 use lanefs_sync::lock::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// The tree that steps 3 to 5 made.
 struct Built {
@@ -95,7 +96,9 @@ impl Checkpoints<'_> {
         seal: Option<impl FnOnce() -> Result<FoldInput>>,
         clean: bool,
     ) -> Result<CheckpointDone> {
+        let (folds, begun) = (seal.is_some(), Instant::now());
         let r = self.attempt(m, seal, clean);
+        self.totals.checkpoints.count(folds, r.is_ok(), begun.elapsed());
         // What could not be written out, or was not for an error: for the next one (5).
         m.waited = m.waiting.len();
         m.check_invariants();

@@ -16,7 +16,7 @@ impl Checkpoints<'_> {
         debug_assert!(index < 2 && !places.is_empty(), "slot {index} lies nowhere");
         let blocks: Vec<_> = places.into_iter().map(|addr| (addr, slot.encode(addr))).collect();
         let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
-        self.log.io.write(&writes).map(drop)
+        self.log.io.write_roots(&writes)
     }
 
     /// Writes a slot and flushes: the commit point of a checkpoint.
@@ -62,6 +62,6 @@ impl Checkpoints<'_> {
         let places = (1..self.log.io.devices().len()).map(|d| superblock.stamp_place(d, i));
         let blocks: Vec<_> = places.map(|addr| (addr, slot.encode(addr))).collect();
         let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
-        self.log.io.write(&writes).map(drop)
+        self.log.io.write_roots(&writes)
     }
 }

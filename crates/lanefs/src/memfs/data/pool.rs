@@ -128,6 +128,13 @@ impl FramePool {
         self.stock.lock().free()
     }
 
+    /// Returns the number of frames that files have, and those that are in hand.
+    pub fn attached_frames(&self) -> usize {
+        let in_lanes: usize = self.lanes.iter().map(|l| l.free.lock().len()).sum();
+        // A frame may have gone from a lane to the stock meanwhile, and be counted twice.
+        self.frames.saturating_sub(self.free_frames() + in_lanes)
+    }
+
     /// Returns how many pages one call may hold in hand: a unit of a long write or read.
     pub(crate) fn unit(&self) -> usize {
         (self.frames / 16).clamp(2, 256)
@@ -137,7 +144,6 @@ impl FramePool {
         &self.lanes[lane % self.lanes.len()]
     }
 
-    #[cfg(test)]
     pub(super) fn lane_slots(&self) -> impl Iterator<Item = &LaneSlot> {
         self.lanes.iter().map(|l| &**l)
     }

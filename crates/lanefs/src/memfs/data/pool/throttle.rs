@@ -91,10 +91,15 @@ impl FramePool {
 
     /// Returns the number of frames that are dirty or being written back, exactly if nobody is
     /// changing it.
-    #[cfg(test)]
     pub fn dirty_frames(&self) -> usize {
         let lanes: i64 = self.lane_slots().map(|l| l.dirty.load(Ordering::Relaxed)).sum();
         (self.throttle.dirty.load(Ordering::Relaxed) + lanes).max(0) as usize
+    }
+
+    /// Returns the numbers of dirty frames above which the background writes back, and writers
+    /// wait.
+    pub fn dirty_marks(&self) -> (usize, usize) {
+        (self.throttle.background as usize, self.throttle.hard as usize)
     }
 
     /// Returns whether enough frames are dirty that a background thread should write some back.
