@@ -1,5 +1,7 @@
 //! Every workload runs, counts and cleans up, on a directory, with threads and with processes.
 
+mod space;
+
 use lanefs_bench::registry::{Group, all};
 use lanefs_bench::runner::Plan;
 use lanefs_bench::target::{OpenTarget, TargetSpec};
