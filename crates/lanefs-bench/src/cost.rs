@@ -195,4 +195,16 @@ impl Device for CountingDevice {
     fn discard(&self, offset: u64, len: u64) -> lanefs_store::Result<()> {
         self.below.discard(offset, len)
     }
+    fn lengthen(&self, bytes: u64) -> lanefs_store::Result<()> {
+        self.below.lengthen(bytes)
+    }
+    fn discards(&self) -> bool {
+        self.below.discards()
+    }
+    fn excuse(&self, offset: u64) {
+        self.below.excuse(offset);
+    }
+    fn release(&self) {
+        self.below.release();
+    }
 }

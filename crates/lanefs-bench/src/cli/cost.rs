@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::matrix::{Cells, command_line, matrix, now, write_json};
 use crate::registry::select;
 use crate::results::{CellResult, ResultsFile};
-use crate::target::{Named, OpenTarget, VolumeTarget};
+use crate::target::{Memory, Named, OpenTarget, VolumeTarget};
 use crate::units::parse_size;
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ const NEAR: f64 = 0.6;
 pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     args.cells.check()?;
     let workloads = select(&args.cells.workloads)?;
-    let target = OpenTarget::Volume(VolumeTarget::counted(parse_size(&args.size)?)?);
+    let target = OpenTarget::Volume(VolumeTarget::counted(&Memory::new(parse_size(&args.size)?), false)?);
     let mut targets = [Named { name: "lanefs".to_string(), target, without: Vec::new() }];
     let mut file = ResultsFile {
         format: 1,

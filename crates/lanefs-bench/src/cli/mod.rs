@@ -33,6 +33,8 @@ pub enum Command {
     Run(RunArgs),
     /// Make LaneFS and its peers on one medium and run them against each other.
     Compare(crate::compare::CompareArgs),
+    /// Fill LaneFS and its peers, overwrite them, and run workloads in what is left.
+    Space(crate::space::SpaceArgs),
     /// Run SQLite and Python on a volume in their own process, beside them on other file systems.
     Embed(crate::embed::EmbedArgs),
     /// Run LaneFS with its techniques taken out, one by one, beside itself as usual (feature
@@ -70,6 +72,7 @@ pub fn run(args: Args) -> Res<i32> {
         Command::Compare(args) => crate::compare::run(&args),
         Command::Paper(args) => crate::paper::run(&args, front),
         Command::PaperCell(args) => crate::paper::cell(&args),
+        Command::Space(args) => crate::space::run(&args),
         Command::Embed(args) => crate::embed::run(&args),
         Command::List => {
             for entry in crate::registry::all() {

@@ -234,6 +234,39 @@ impl Ground {
         Ok(Ok(Named { name: name.to_string(), target: made, without: Vec::new() }))
     }
 
+    /// Makes LaneFS on a loop device, whose counts the kernel keeps, and mounts it.
+    pub fn make_on_loop(&self, undo: &mut Undo) -> Res<OpenTarget> {
+        let name = Peer::LanefsMount.name();
+        let image = self.lanefs_image(name, undo)?;
+        self.write_once(&image)?;
+        command("losetup", &["-f", &text(&image)])?;
+        let dir = self.mount_point(name, undo)?;
+        let mount = || {
+            let device = format!("/dev/{}", self.loop_of(Peer::LanefsMount)?);
+            if self.on_disk {
+                self.loop_without_cache(&text(&image));
+            }
+            let mounted = command(&text(&self.lanefs), &["mount", &device, &text(&dir)]);
+            // While it is in use it stays, and goes with its last user.
+            command("losetup", &["-d", &device])?;
+            mounted
+        };
+        mount()?;
+        self.open_dir(&dir)
+    }
+
+    /// Returns the name of the loop device that a peer's image is on.
+    pub fn loop_of(&self, peer: Peer) -> Res<String> {
+        let image = self.base.join(format!("{}.img", peer.name()));
+        let out = Command::new("losetup").args(["-n", "-O", "NAME", "-j"]).arg(&image).output();
+        let out = out.at("running losetup")?;
+        let names = String::from_utf8_lossy(&out.stdout).into_owned();
+        let first = names.split_whitespace().next().and_then(|n| n.strip_prefix("/dev/"));
+        first
+            .map(str::to_string)
+            .ok_or_else(|| Failure::new(format!("no loop device is on {}", image.display())))
+    }
+
     /// Opens a mounted peer.
     fn open_dir(&self, dir: &Path) -> Res<OpenTarget> {
         Ok(OpenTarget::Dir(DirTarget::new(dir, self.direct)?))

@@ -199,7 +199,7 @@ pub fn matrix_to(
 }
 
 /// Writes a results file in one go: either the whole is there, or what was there before.
-pub fn write_json(path: &Path, file: &ResultsFile) -> Res<()> {
+pub fn write_json(path: &Path, file: &impl serde::Serialize) -> Res<()> {
     let text = serde_json::to_vec_pretty(file).at("encoding the results")?;
     let beside = path.with_extension("json.part");
     std::fs::write(&beside, text).at(beside.display())?;

@@ -70,19 +70,30 @@ pub struct VolumeFile(File);
 impl VolumeTarget {
     /// Makes a new volume in memory.
     pub fn memory(memory: &Memory, direct: bool) -> Res<VolumeTarget> {
-        let device = MemoryDevice::new(memory.bytes).at("a device in memory")?;
-        let device: Arc<dyn Device> =
-            if memory.written { Arc::new(WrittenDevice::new(device)?) } else { Arc::new(device) };
+        let device = Self::memory_device(memory)?;
         let volume = memory.off.while_making(|| Self::fresh(device, memory.copies, &memory.options()))?;
         Ok(Self::over(volume, direct))
     }
 
-    /// Makes a new volume of `bytes` in memory whose device counts what goes to it.
-    pub fn counted(bytes: u64) -> Res<VolumeTarget> {
-        let memory = MemoryDevice::new(bytes).at("a device in memory")?;
-        let counter = Arc::new(CountingDevice::new(Arc::new(memory)));
-        let volume = Self::fresh(counter.clone(), 1, &MountOptions::default())?;
-        Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, false) })
+    /// Makes the device of a volume in memory.
+    fn memory_device(memory: &Memory) -> Res<Arc<dyn Device>> {
+        let device = MemoryDevice::new(memory.bytes).at("a device in memory")?;
+        Ok(if memory.written { Arc::new(WrittenDevice::new(device)?) } else { Arc::new(device) })
+    }
+
+    /// Makes a new volume in memory whose device counts what goes to it.
+    pub fn counted(memory: &Memory, direct: bool) -> Res<VolumeTarget> {
+        let counter = Arc::new(CountingDevice::new(Self::memory_device(memory)?));
+        let volume = Self::fresh(counter.clone(), memory.copies, &memory.options())?;
+        Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, direct) })
+    }
+
+    /// Opens the volume on a device, and counts what goes to that.
+    pub fn counting(device: Arc<dyn Device>, direct: bool) -> Res<VolumeTarget> {
+        let counter = Arc::new(CountingDevice::new(device));
+        let volume = Volume::open_devices(vec![counter.clone()], &MountOptions::default())
+            .at("a volume whose device counts")?;
+        Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, direct) })
     }
 
     /// Takes a volume that is open already.

@@ -1,6 +1,7 @@
 //! Every workload runs, counts and cleans up, on a directory, with threads and with processes.
 
 mod paper;
+mod space;
 
 use lanefs_bench::registry::{Group, all};
 use lanefs_bench::runner::Plan;

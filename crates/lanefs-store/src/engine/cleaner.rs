@@ -21,7 +21,7 @@ use crate::inodes::Inodes;
 use crate::log::Log;
 use crate::log::io::Write;
 use crate::log::mlog::Heat;
-use crate::log::segment::{SegId, State};
+use crate::log::segment::{SegId, SegInfo};
 use crate::tree::block_io::{BlockSource, Owner};
 use lanefs_format::checksum;
 use lanefs_format::header::{self, BlockKind};
@@ -66,10 +66,23 @@ impl Cleaner<'_> {
         target: u64,
         foreground: bool,
     ) -> Result<CleanReport> {
+        let mut tried = Vec::new();
+        let r = self.clean_some(m, target, foreground, &mut tried);
+        self.log.segments.file_again(tried.into_iter().filter(|seg| !m.stuck.contains(seg)));
+        r
+    }
+
+    /// Does it, and lists the victims.
+    fn clean_some(
+        &self,
+        m: &mut Maintenance,
+        target: u64,
+        foreground: bool,
+        tried: &mut Vec<SegId>,
+    ) -> Result<CleanReport> {
         let mut report = CleanReport::default();
         self.inodes.cache.clear_live_marks(&self.log.segments);
         let size = self.log.segments.geometry.segment_blocks;
-        let mut tried = Vec::new();
         let space = u64::from(self.log.segments.free_count()) * u64::from(size);
         let ready = u64::from(self.log.segments.free_count()) + u64::from(self.log.segments.pending_free());
         // Blocks written by this round and, for node blocks, by the checkpoint after it.
@@ -83,7 +96,9 @@ impl Cleaner<'_> {
             {
                 return Ok(report);
             }
-            let Some(victim) = self.choose(m, &tried, foreground) else { return Ok(report) };
+            let fit =
+                |seg, i: &SegInfo| i.touched < m.durable && !tried.contains(&seg) && !m.stuck.contains(&seg);
+            let Some(victim) = self.log.segments.take_victim(!foreground, fit) else { return Ok(report) };
             debug_assert!(!tried.contains(&victim), "segment {victim} was emptied in this round");
             tried.push(victim);
             let (moved, marked) = self.empty_segment(m, victim)?;
@@ -112,31 +127,6 @@ impl Cleaner<'_> {
             self.inodes.cache.dirty().saturating_sub(m.waited) as u64 + report.moved + report.marked;
         let folds = u64::from(self.log.segments.reserved_for_unfolded() + 2) * size;
         self.log.free_segment_blocks() < 2 * self.log.metadata_copies() * changed + folds
-    }
-
-    fn choose(&self, m: &Maintenance, tried: &[SegId], foreground: bool) -> Option<SegId> {
-        let size = self.log.segments.geometry.segment_blocks;
-        let now = crate::log::space::seconds();
-        (0..self.log.segments.len())
-            .filter_map(|s| {
-                let i = self.log.segments.info(s);
-                let fit = i.state == State::Full && i.live > 0 && i.live < size && i.touched < m.durable;
-                if !fit || tried.contains(&s) || m.stuck.contains(&s) {
-                    return None;
-                }
-                let free = u64::from(size - i.live);
-                let score = if foreground {
-                    free << 32
-                } else {
-                    // Benefit: space won, for as long as it is likely to stay. Cost: reading and
-                    // writing what lives.
-                    let age = u64::from(now.saturating_sub(i.written)) + 1;
-                    ((free * age.min(1 << 24)) << 16) / u64::from(size + i.live)
-                };
-                Some((score, s))
-            })
-            .max_by_key(|&(score, s)| (score, std::cmp::Reverse(s)))
-            .map(|(_, s)| s)
     }
 
     /// Moves or marks every live block of a segment; returns how many of each.

@@ -1,10 +1,13 @@
 //! The places of blocks: segments, the mlogs that fill them, the way to the devices, and space.
 
 pub(crate) mod census;
+pub(crate) mod buckets;
 pub(crate) mod discard;
+pub(crate) mod geometry;
 pub(crate) mod io;
 pub(crate) mod message;
 pub(crate) mod mlog;
+pub(crate) mod pool;
 pub(crate) mod section;
 pub(crate) mod segment;
 pub(crate) mod slots;

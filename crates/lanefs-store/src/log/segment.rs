@@ -18,6 +18,8 @@
 //! 6. In a volume that keeps two copies of its tree (see `copies`) some segments are *paired*: they
 //!    hold blocks of the tree alone, and the copy of block i is block i + half a segment. Both
 //!    carry the same marks, which are set and taken together: nobody else names a copy.
+//! 7. A full segment is found by how much of it lives (see `buckets`): only an open, which reads
+//!    the whole table, and a check look at all segments.
 //!
 //! Atomics are relaxed but two: the counts steer, and every decision that frees is made by the one
 //! checkpoint under way, after it has waited (with locks, which order memory) for all writers that
@@ -25,19 +27,18 @@
 //! is full must see that it was touched, so [`SegmentTable::close`] releases and
 //! [`SegmentTable::info`] acquires.
 
+use crate::log::buckets::{Buckets, Filed, WHOLE, bucket_of};
+pub(crate) use crate::log::geometry::{Geometry, SegId};
+use crate::log::pool::Pool;
 use lanefs_format::BlockAddr;
-use lanefs_format::superblock::{Layout, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
 use lanefs_format::usage_node::{BITMAP_WORDS, PAIRED};
 use lanefs_sync::CachePadded;
-use lanefs_sync::lock::Mutex;
-use std::collections::{HashSet, VecDeque};
+use lanefs_sync::lock::{Mutex, MutexGuard};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
-
-/// A segment's number, counted through all devices.
-pub(crate) type SegId = u32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -63,109 +64,6 @@ impl State {
             4 => State::Chain,
             _ => State::Reserved,
         }
-    }
-}
-
-#[derive(Debug)]
-struct DeviceSpan {
-    first: SegId,
-    /// The number of segments of the device. Grows with the last device (invariant 5): written by
-    /// [`SegmentTable::grow`] alone, Release, whose partner is the Acquire in
-    /// [`DeviceSpan::segments`]: who sees the count finds the figures.
-    segments: AtomicU32,
-}
-
-impl DeviceSpan {
-    /// Returns the number of segments of the device.
-    fn segments(&self) -> u32 {
-        self.segments.load(Acquire)
-    }
-}
-
-impl Clone for DeviceSpan {
-    fn clone(&self) -> DeviceSpan {
-        DeviceSpan { first: self.first, segments: AtomicU32::new(self.segments()) }
-    }
-}
-
-/// The places of all segments on their devices.
-#[derive(Clone, Debug)]
-pub(crate) struct Geometry {
-    pub segment_blocks: u32,
-    pub reserved: u32,
-    /// The number of times that the tree lies on the devices: once or twice.
-    pub copies: u32,
-    spans: Vec<DeviceSpan>,
-}
-
-impl Geometry {
-    pub fn new(layout: &Layout, device_blocks: &[u64]) -> Geometry {
-        let mut first = 0u32;
-        let spans = device_blocks
-            .iter()
-            .map(|&b| {
-                let segments = layout.segments(b).min(u64::from(u32::MAX - first)) as u32;
-                let span = DeviceSpan { first, segments: AtomicU32::new(segments) };
-                first += segments;
-                span
-            })
-            .collect();
-        let (segment_blocks, reserved) = (layout.segment_blocks, layout.reserved_segments);
-        debug_assert!(segment_blocks.is_power_of_two(), "segments of {segment_blocks} blocks");
-        debug_assert!((MIN_SEGMENT_BLOCKS..=MAX_SEGMENT_BLOCKS).contains(&segment_blocks));
-        let geometry = Geometry { segment_blocks, reserved, copies: 1, spans };
-        geometry.check_invariants();
-        geometry
-    }
-    /// Checks, in debug builds, that the devices' segments are numbered one device behind the
-    /// other. A few devices at the most: it is called where one comes or grows.
-    fn check_invariants(&self) {
-        let ends = self.spans.iter().map(|s| u64::from(s.first) + u64::from(s.segments()));
-        debug_assert!(ends.clone().all(|end| end <= u64::from(u32::MAX)), "more segments than numbers");
-        let firsts = self.spans.iter().skip(1).map(|s| u64::from(s.first));
-        debug_assert!(ends.zip(firsts).all(|(end, first)| end == first), "a gap between {:?}", self.spans);
-    }
-    /// Returns the same with so many copies of the tree.
-    pub fn with_copies(self, copies: u32) -> Geometry {
-        debug_assert!((1..=2).contains(&copies), "{copies} copies of the tree");
-        Geometry { copies, ..self }
-    }
-    /// Returns the number of blocks between a block of a paired segment and its copy.
-    pub fn half(&self) -> u32 {
-        self.segment_blocks / 2
-    }
-    /// Returns the number of segments of all devices.
-    pub fn total(&self) -> u32 {
-        self.spans.iter().map(DeviceSpan::segments).sum()
-    }
-    /// Returns the number of segments that can hold the log.
-    pub fn usable(&self) -> u32 {
-        self.spans.iter().map(|s| s.segments().saturating_sub(self.reserved)).sum()
-    }
-    /// Returns the segment and the place in it; `None` for an address that no log block has.
-    pub fn locate(&self, addr: BlockAddr) -> Option<(SegId, u32)> {
-        let span = self.spans.get(addr.device())?;
-        let n = u64::from(self.segment_blocks);
-        let seg = addr.block() / n;
-        let found = (seg >= u64::from(self.reserved) && seg < u64::from(span.segments()))
-            .then(|| (span.first + seg as u32, (addr.block() % n) as u32));
-        debug_assert!(found.is_none_or(|(seg, i)| self.addr(seg, i) == addr), "{addr} is not {found:?}");
-        debug_assert!(found.is_none_or(|(seg, _)| !self.is_reserved(seg)), "{addr} holds no log");
-        found
-    }
-    /// Returns the address of block `index` of a segment.
-    pub fn addr(&self, seg: SegId, index: u32) -> BlockAddr {
-        debug_assert!(seg < self.total(), "segment {seg} of {}", self.total());
-        let d = self.device(seg);
-        let local = u64::from(seg - self.spans[d].first);
-        BlockAddr::new(d as u8, local * u64::from(self.segment_blocks) + u64::from(index))
-    }
-    /// Returns the device that a segment lies on.
-    pub fn device(&self, seg: SegId) -> usize {
-        self.spans.iter().rposition(|s| s.first <= seg && s.segments() > 0).unwrap_or(0)
-    }
-    fn is_reserved(&self, seg: SegId) -> bool {
-        seg - self.spans[self.device(seg)].first < self.reserved
     }
 }
 
@@ -195,6 +93,13 @@ struct Meta {
     /// the checkpoint under way, by whoever has discarded the segment and by whoever claims it: the
     /// pool's mutex orders them.
     stale: AtomicU64,
+    /// Its bucket and one, or 0 for none. Written under the mutex of the buckets. Relaxed: that
+    /// orders it.
+    filed: AtomicU8,
+    /// Whether it is on a list of segments that may have to go to another bucket. Set behind every
+    /// change that may be one, and taken before the figures are read, by read-modify-writes: AcqRel
+    /// on both sides, each the other's partner (rule 2 of `buckets`).
+    noted: AtomicBool,
 }
 
 /// A segment's figures, for choosing victims.
@@ -215,8 +120,11 @@ pub(crate) struct SegmentTable {
     words: usize,
     lines: usize,
     figures: Figures,
-    pools: Vec<Mutex<VecDeque<SegId>>>,
+    pools: Vec<Mutex<Pool>>,
     counts: CachePadded<Counts>,
+    /// The number of marks of the tree. Written, as they are, by checkpoints alone: Relaxed.
+    in_tree: CachePadded<AtomicU64>,
+    buckets: Buckets,
 }
 
 /// The marks and figures of a run of segments, and of those that came after it.
@@ -304,8 +212,17 @@ impl SegmentTable {
         let lines = words.div_ceil(8);
         debug_assert!(words <= BITMAP_WORDS, "more marks than the usage table has bits: {words} words");
         let figures = Figures::new(&geometry, 0..geometry.total(), lines);
-        let pools = geometry.spans.iter().map(|_| Mutex::new(VecDeque::new())).collect();
-        SegmentTable { words, lines, figures, pools, counts: CachePadded::default(), geometry }
+        let pools = (0..geometry.devices()).map(|_| Mutex::new(Pool::default())).collect();
+        SegmentTable {
+            words,
+            lines,
+            figures,
+            pools,
+            counts: CachePadded::default(),
+            in_tree: CachePadded::default(),
+            buckets: Buckets::new(),
+            geometry,
+        }
     }
 
     pub fn len(&self) -> u32 {
@@ -315,14 +232,9 @@ impl SegmentTable {
     /// Adds the segments that the last device has, now that it has so many blocks, and puts them
     /// into its pool. One thread at a time.
     pub fn grow(&self, blocks: u64) {
-        let Some(span) = self.geometry.spans.last() else { return };
-        let end = (blocks / u64::from(self.geometry.segment_blocks)).min(u64::from(u32::MAX - span.first));
-        debug_assert!(end >= u64::from(span.segments()), "the last device would lose segments");
-        let new = self.len()..span.first + end as u32;
+        let Some(new) = self.geometry.larger(blocks) else { return };
         self.figures.add(Figures::new(&self.geometry, new.clone(), self.lines));
-        // Release, with the Acquire in `segments`.
-        span.segments.store(end as u32, Release);
-        self.geometry.check_invariants();
+        self.geometry.grow(new.end);
         debug_assert_eq!(self.len(), new.end, "the new segments are the last ones");
         new.for_each(|seg| self.release(seg));
         self.check_invariants();
@@ -388,6 +300,7 @@ impl SegmentTable {
 
     pub fn describe(&self, seg: SegId, written: u32, heat: u8) {
         let m = self.meta(seg);
+        debug_assert_eq!(m.filed.load(Relaxed), 0, "segment {seg} would not be found in its bucket");
         m.written.store(written, Relaxed);
         m.heat.store(heat, Relaxed);
     }
@@ -461,13 +374,18 @@ impl SegmentTable {
         if on {
             m.tree.fetch_add(tree, Relaxed);
             m.live.fetch_add(live, Relaxed);
+            self.in_tree.fetch_add(u64::from(tree), Relaxed);
         } else {
+            self.in_tree.fetch_sub(u64::from(tree), Relaxed);
             debug_assert!(m.tree.load(Relaxed) >= tree, "more marks of the tree were taken than set");
             debug_assert!(m.live.load(Relaxed) >= live, "more live marks were taken than set");
             m.tree.fetch_sub(tree, Relaxed);
             m.live.fetch_sub(live, Relaxed);
         }
         debug_assert!(tree <= 1 && live <= 1, "this very block has a mark of each kind");
+        if m.filed.load(Relaxed) > 0 {
+            self.note(seg);
+        }
         live
     }
 
@@ -494,8 +412,11 @@ impl SegmentTable {
             Some((seg, n)) if n > 0 => {
                 // A block is counted before anybody else knows of it, and so before it dies.
                 let m = self.meta(seg);
-                debug_assert!(m.live.load(Relaxed) >= n, "segment {seg}: fewer live than {n}");
-                m.live.fetch_sub(n, Relaxed);
+                let (before, size) = (m.live.fetch_sub(n, Relaxed), self.geometry.segment_blocks);
+                debug_assert!(before >= n, "segment {seg}: fewer live than {n}");
+                if bucket_of(before, size) != bucket_of(before - n, size) {
+                    self.note(seg);
+                }
                 true
             }
             _ => false,
@@ -511,6 +432,7 @@ impl SegmentTable {
                 before + changed <= self.geometry.segment_blocks,
                 "segment {seg}: {before} in the tree"
             );
+            self.in_tree.fetch_add(u64::from(changed), Relaxed);
             seg
         })
     }
@@ -521,6 +443,7 @@ impl SegmentTable {
         (changed > 0).then(|| {
             let before = self.meta(seg).tree.fetch_sub(changed, Relaxed);
             debug_assert!(before >= changed, "segment {seg}: {before} in the tree, {changed} leave it");
+            self.in_tree.fetch_sub(u64::from(changed), Relaxed);
             seg
         })
     }
@@ -556,12 +479,18 @@ impl SegmentTable {
             .collect()
     }
 
+    /// Returns the number of blocks that the tree refers to, those of the usage table left out.
+    pub fn in_tree(&self) -> u64 {
+        self.in_tree.load(Relaxed)
+    }
+
+    /// Counts the live blocks of all segments: for an open and for checks.
     pub fn total_live(&self) -> u64 {
         (0..self.len()).map(|s| u64::from(self.meta(s).live.load(Relaxed))).sum()
     }
 
     /// Puts every unmarked full segment into its device's pool (at open, when nobody else is
-    /// there), except those that `keep` names.
+    /// there), except those that `keep` names, and the others into their buckets.
     pub fn fill_pools(&self, keep: impl Fn(SegId) -> bool) {
         for seg in 0..self.len() {
             let i = self.info(seg);
@@ -569,7 +498,106 @@ impl SegmentTable {
                 self.release(seg);
             }
         }
+        let mut filed = self.review();
+        (0..self.len()).for_each(|seg| self.file(&mut filed, seg));
+        drop(filed);
         self.check_invariants();
+    }
+
+    /// Notes that a segment may belong to another bucket. Its count was changed, or it was closed.
+    fn note(&self, seg: SegId) {
+        // AcqRel, as in `review`: see the field.
+        if !self.meta(seg).noted.swap(true, AcqRel) {
+            self.buckets.note(seg);
+        }
+    }
+
+    /// Puts what was noted where it belongs, and returns the buckets.
+    fn review(&self) -> MutexGuard<'_, Filed> {
+        let mut filed = self.buckets.filed();
+        for seg in self.buckets.take_noted() {
+            let was_noted = self.meta(seg).noted.swap(false, AcqRel);
+            debug_assert!(was_noted, "segment {seg} is on a list and not noted");
+            filed.looked_at += 1;
+            self.file(&mut filed, seg);
+        }
+        filed
+    }
+
+    /// Puts a segment into the bucket that its figures ask for: none unless it is full.
+    fn file(&self, filed: &mut Filed, seg: SegId) {
+        let (m, info) = (self.meta(seg), self.info(seg));
+        let now = match info.state {
+            State::Full => 1 + bucket_of(info.live, self.geometry.segment_blocks),
+            _ => 0,
+        };
+        let before = usize::from(m.filed.load(Relaxed));
+        if before == now {
+            return;
+        }
+        if before > 0 {
+            filed.take(before - 1, info.written, seg);
+        }
+        if now > 0 {
+            filed.put(now - 1, info.written, seg);
+        }
+        m.filed.store(now as u8, Relaxed);
+    }
+
+    /// Takes the full segment out of its bucket that gives most, or with `by_age` the one with the
+    /// best cost and benefit, among those that are `fit`; some live blocks and some dead ones it
+    /// has in any case. Whoever has tried it puts it back with [`SegmentTable::file_again`].
+    pub fn take_victim(&self, by_age: bool, fit: impl Fn(SegId, &SegInfo) -> bool) -> Option<SegId> {
+        /// Segments of a bucket that are looked at: some may not be fit.
+        const LOOK: usize = 32;
+        let (size, now) = (self.geometry.segment_blocks, crate::log::space::seconds());
+        let mut filed = self.review();
+        let mut best: Option<(u64, std::cmp::Reverse<SegId>)> = None;
+        for bucket in 1..WHOLE {
+            if best.is_some() && !by_age {
+                break;
+            }
+            for seg in filed.oldest(bucket, LOOK) {
+                let i = self.info(seg);
+                if i.state != State::Full || bucket_of(i.live, size) != bucket {
+                    self.file(&mut filed, seg);
+                } else if fit(seg, &i) {
+                    let free = u64::from(size - i.live);
+                    // Benefit: space won, for as long as it is likely to stay. Cost: reading and
+                    // writing what lives.
+                    let age = u64::from(now.saturating_sub(i.written)) + 1;
+                    let gain = ((free * age.min(1 << 24)) << 16) / u64::from(size + i.live);
+                    best = best.max(Some((if by_age { gain } else { free }, std::cmp::Reverse(seg))));
+                }
+            }
+        }
+        let seg = best?.1.0;
+        let m = self.meta(seg);
+        let bucket = m.filed.swap(0, Relaxed);
+        debug_assert!((1..=WHOLE).contains(&usize::from(bucket)), "segment {seg} is in bucket {bucket}");
+        filed.take(usize::from(bucket).saturating_sub(1), m.written.load(Relaxed), seg);
+        Some(seg)
+    }
+
+    /// Puts segments back into their buckets.
+    pub fn file_again(&self, segments: impl IntoIterator<Item = SegId>) {
+        let mut filed = self.review();
+        segments.into_iter().for_each(|seg| self.file(&mut filed, seg));
+    }
+
+    /// Returns the segments that may have become empty since the last call: those that are full
+    /// and have no live block, and those that were freed, some of them in use again.
+    pub fn emptied(&self) -> Vec<SegId> {
+        let mut filed = self.review();
+        let mut all = filed.take_freed();
+        all.extend(filed.oldest(0, usize::MAX));
+        all
+    }
+
+    /// Returns the number of segments that were looked at, but for opens and checks.
+    #[cfg(test)]
+    pub fn looked_at(&self) -> u64 {
+        self.buckets.filed().looked_at
     }
 
     /// Checks the table, in debug builds: whatever is in a pool is free, unmarked, of that device,
@@ -581,7 +609,7 @@ impl SegmentTable {
         for (device, pool) in self.pools.iter().enumerate() {
             let pool = pool.lock();
             let mut seen = HashSet::with_capacity(pool.len());
-            for &seg in pool.iter() {
+            for seg in pool.all() {
                 assert!(seen.insert(seg), "segment {seg} is twice in the pool of device {device}");
                 let info = self.info(seg);
                 assert_eq!(self.geometry.device(seg), device, "segment {seg} is in another's pool");
@@ -605,10 +633,15 @@ impl SegmentTable {
         debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is released twice");
         debug_assert_ne!(self.info(seg).state, State::Reserved, "segment {seg} holds no log");
         debug_assert_eq!((m.live.load(Relaxed), m.tree.load(Relaxed)), (0, 0));
+        // Under the mutex of the buckets: else a review puts it back into one.
+        let mut filed = self.buckets.filed();
         m.state.store(State::Free as u8, Relaxed);
+        self.file(&mut filed, seg);
+        filed.note_freed(seg);
+        drop(filed);
         // Counted first: whoever takes it out of the pool counts it off, and finds it counted.
         self.counts.free.fetch_add(1, Relaxed);
-        self.pools[self.geometry.device(seg)].lock().push_back(seg);
+        self.pools[self.geometry.device(seg)].lock().put(seg, m.stale.load(Relaxed) > 0);
     }
 
     /// Counts segments off that were taken out of a pool. Each was counted before it went in.
@@ -621,7 +654,7 @@ impl SegmentTable {
     pub fn claim(&self, device: usize, state: State, heat: u8) -> Option<SegId> {
         debug_assert!(matches!(state, State::Open | State::Chain), "a segment is claimed as {state:?}");
         debug_assert!(heat < PAIRED, "heat {heat} would say that the segment is paired");
-        let seg = self.pools[device].lock().pop_front()?;
+        let seg = self.pools[device].lock().pop()?;
         self.count_taken(1);
         debug_assert_eq!(self.info(seg).state, State::Free, "segment {seg} was in a pool");
         debug_assert_eq!(self.geometry.device(seg), device, "segment {seg} was in another's pool");
@@ -649,28 +682,20 @@ impl SegmentTable {
     /// segments are short, none stays free that long.
     pub fn take_stale(&self, device: usize, checkpoint: u64, most: usize) -> Vec<SegId> {
         let mut pool = self.pools[device].lock();
-        let old = |s: &SegId| (1..checkpoint).contains(&self.meta(*s).stale.load(Relaxed));
-        let taken: Vec<SegId> = pool.iter().copied().filter(old).take(most.min(pool.len() / 2)).collect();
-        let before = pool.len();
-        pool.retain(|s| !taken.contains(s));
-        debug_assert_eq!(
-            pool.len() + taken.len(),
-            before,
-            "a segment was in the pool of device {device} twice"
-        );
+        let old = |s: SegId| (1..checkpoint).contains(&self.meta(s).stale.load(Relaxed));
+        let taken = pool.take_stale(most, old);
         debug_assert!(taken.iter().all(|s| self.info(*s).state == State::Free), "{taken:?}");
         self.count_taken(taken.len());
         taken
     }
 
-    /// Takes at most `most` segments out of a device's pool, those that have been there longest, up
-    /// to one that `done` names; and no more than half of them, so that others find some.
+    /// Takes at most `most` segments out of a device's pool, those with old content first, then
+    /// those that have been there longest, up to one that `done` names; and no more than half of
+    /// them, so that others find some.
     /// [`SegmentTable::put_back`] returns them.
     pub fn take_idle(&self, device: usize, most: usize, done: &HashSet<SegId>) -> Vec<SegId> {
         let mut pool = self.pools[device].lock();
-        let most = most.min(pool.len() / 2);
-        let n = pool.iter().take(most).take_while(|s| !done.contains(s)).count();
-        let taken: Vec<SegId> = pool.drain(..n).collect();
+        let taken = pool.take_idle(most, done);
         debug_assert!(taken.iter().all(|s| self.info(*s).state == State::Free), "{taken:?}");
         self.count_taken(taken.len());
         taken
@@ -682,7 +707,8 @@ impl SegmentTable {
         debug_assert!(segments.iter().all(is_own), "not out of the pool of device {device}: {segments:?}");
         self.counts.free.fetch_add(segments.len() as u32, Relaxed);
         segments.iter().for_each(|&s| self.meta(s).stale.store(0, Relaxed));
-        self.pools[device].lock().extend(segments);
+        let mut pool = self.pools[device].lock();
+        segments.into_iter().for_each(|seg| pool.put(seg, false));
     }
 
     /// Notes that a head is done with the segment: it is full.
@@ -690,33 +716,36 @@ impl SegmentTable {
         debug_assert_eq!(self.info(seg).state, State::Open, "segment {seg} is no head's");
         // Release, with the Acquire in `info`: it was touched before.
         self.meta(seg).state.store(State::Full as u8, Release);
+        self.note(seg);
     }
 
     /// Returns the segments that the durable checkpoint `checkpoint` allows to be released (3).
     pub fn dead(&self, checkpoint: u64) -> Vec<SegId> {
-        (0..self.len())
-            .filter(|&s| {
-                let i = self.info(s);
-                let unneeded = i.tree == 0 && i.touched < checkpoint;
-                i.state == State::Full && i.live == 0 && unneeded
-            })
-            .collect()
+        let mut filed = self.review();
+        let mut dead = filed.oldest(0, usize::MAX);
+        dead.retain(|&seg| {
+            let i = self.info(seg);
+            if i.state != State::Full || i.live > 0 {
+                self.file(&mut filed, seg); // A block was marked behind its close.
+                return false;
+            }
+            i.tree == 0 && i.touched < checkpoint
+        });
+        // Claimed in this order, what is written together lies together.
+        dead.sort_unstable();
+        dead
     }
 
-    /// Returns the number of full segments without marks: what the next checkpoint will free.
+    /// Returns the number of full segments without live blocks: what the next checkpoint will free.
     pub fn pending_free(&self) -> u32 {
-        (0..self.len())
-            .filter(|&s| {
-                let i = self.info(s);
-                i.state == State::Full && i.live == 0
-            })
-            .count() as u32
+        self.review().len(0) as u32
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lanefs_format::superblock::Layout;
 
     fn table() -> SegmentTable {
         let layout = Layout::new(16, 1).unwrap();
@@ -830,5 +859,166 @@ mod tests {
         assert!(t.dead(8).contains(&s));
         t.release(s);
         assert_eq!(t.claim(1, State::Open, 0).unwrap(), 5);
+    }
+
+    /// Fills a segment and closes it; the first `live` blocks live.
+    fn filled(t: &SegmentTable, live: u32) -> SegId {
+        filled_before(t, live, 0)
+    }
+
+    /// As if it had been claimed so many seconds ago.
+    fn filled_before(t: &SegmentTable, live: u32, seconds: u32) -> SegId {
+        let seg = t.claim(0, State::Open, 1).unwrap();
+        t.describe(seg, crate::log::space::seconds() - seconds, 1);
+        (0..live).for_each(|i| assert!(t.set_live(t.geometry.addr(seg, i))));
+        t.close(seg);
+        seg
+    }
+
+    fn pool(segments: u32, blocks: u32) -> SegmentTable {
+        let layout = Layout::new(blocks, 1).unwrap();
+        let t = SegmentTable::new(Geometry::new(&layout, &[u64::from(blocks * (segments + 1))]));
+        t.fill_pools(|_| false);
+        t
+    }
+
+    /// What is found by buckets is what a look at all segments finds, whatever came between.
+    #[test]
+    fn buckets_agree_with_the_figures() {
+        let t = pool(200, 64);
+        let mut rng = lanefs_sync::random::Rng::at(19);
+        let mut full = Vec::new();
+        for round in 0..3000 {
+            match rng.bits() % 8 {
+                0 if t.free_count() > 0 => full.push(filled(&t, (rng.bits() % 65) as u32)),
+                1..=5 if !full.is_empty() => {
+                    let seg = full[rng.bits() as usize % full.len()];
+                    (0..rng.bits() % 20).for_each(|_| {
+                        t.clear_live(t.geometry.addr(seg, rng.bits() as u32 % 64));
+                    });
+                }
+                // Marked behind the close.
+                6 if !full.is_empty() => {
+                    let seg = full[rng.bits() as usize % full.len()];
+                    t.set_live(t.geometry.addr(seg, rng.bits() as u32 % 64));
+                    t.file_again([seg]);
+                }
+                _ => {
+                    let dead = t.dead(1);
+                    let empty: Vec<_> = full.iter().copied().filter(|s| t.info(*s).live == 0).collect();
+                    let mut sorted = empty.clone();
+                    sorted.sort_unstable();
+                    assert_eq!((&dead, t.pending_free()), (&sorted, sorted.len() as u32), "round {round}");
+                    dead.iter().for_each(|&s| t.release(s));
+                    full.retain(|s| !dead.contains(s));
+                    assert_eq!(t.pending_free(), 0);
+                }
+            }
+            let partly = |s: &&SegId| (1..64).contains(&t.info(**s).live);
+            let least = full.iter().filter(partly).map(|s| t.info(*s).live).min();
+            let victim = t.take_victim(false, |_, _| true);
+            let live = victim.map(|v| t.info(v).live);
+            // Of 64 blocks two are a bucket, and all that are in it here are looked at.
+            assert_eq!(live, least, "round {round}");
+            // Taken out, it is nobody else's victim.
+            if let Some(v) = victim {
+                assert_ne!(t.take_victim(false, |_, _| true), Some(v));
+                t.file_again(full.iter().copied().filter(|s| t.meta(*s).filed.load(Relaxed) == 0));
+                assert_eq!(t.take_victim(false, |seg, _| seg == v), Some(v));
+                t.file_again([v]);
+            }
+        }
+        t.check_invariants();
+    }
+
+    /// The emptiest is taken when space is short; else age counts as well.
+    #[test]
+    fn a_victim_is_the_emptiest_or_the_one_that_stays_so() {
+        let t = pool(8, 64);
+        let (old, new) = (filled_before(&t, 30, 1000), filled(&t, 10));
+        let whole = filled(&t, 64);
+        assert_eq!(t.take_victim(true, |_, _| true), Some(old));
+        assert_eq!(t.take_victim(true, |_, _| true), Some(new));
+        assert_eq!(t.take_victim(true, |_, _| true), None);
+        t.file_again([old, new]);
+        assert_eq!(t.take_victim(false, |_, _| true), Some(new));
+        assert_eq!(t.take_victim(false, |seg, _| seg != old), None);
+        // What is whole gives nothing, until a block of it dies.
+        t.clear_live(t.geometry.addr(whole, 5));
+        assert_eq!(t.take_victim(false, |seg, _| seg != old), Some(whole));
+    }
+
+    /// What a round looks at does not grow with the volume.
+    #[test]
+    fn a_large_table_costs_no_more_than_a_small_one() {
+        let looked_at = |segments: u32| {
+            let t = pool(segments, 16);
+            let all: Vec<_> = (0..segments - 100).map(|_| filled(&t, 16)).collect();
+            (t.pending_free(), t.emptied());
+            let before = t.looked_at();
+            // A hundred segments lose blocks, ten of them all.
+            for (n, &seg) in all.iter().step_by(all.len() / 100).take(100).enumerate() {
+                let dies = if n % 10 == 0 { 16 } else { 7 };
+                (0..dies).for_each(|i| assert!(t.clear_live(t.geometry.addr(seg, i))));
+            }
+            assert_eq!((t.pending_free(), t.dead(1).len()), (10, 10));
+            t.dead(1).into_iter().for_each(|seg| t.release(seg));
+            let victims = std::iter::from_fn(|| t.take_victim(true, |_, _| true)).count();
+            assert_eq!(victims, 90);
+            t.emptied();
+            t.looked_at() - before
+        };
+        let (small, large) = (looked_at(300), looked_at(30_000));
+        assert_eq!(small, large);
+    }
+
+    /// Everything that empties is found, though it is counted down by many at once.
+    #[test]
+    fn what_many_empty_at_once_is_found() {
+        let t = pool(64, 64);
+        let all: Vec<_> = (0..64).map(|_| filled(&t, 64)).collect();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let workers: Vec<_> = (0..4u32)
+                .map(|id| {
+                    let (t, all) = (&t, &all);
+                    s.spawn(move || {
+                        for i in (id..64).step_by(4) {
+                            all.iter().for_each(|&seg| assert!(t.clear_live(t.geometry.addr(seg, i))));
+                        }
+                    })
+                })
+                .collect();
+            s.spawn(|| {
+                while !over.load(Relaxed) {
+                    assert!(t.pending_free() <= 64);
+                }
+            });
+            workers.into_iter().for_each(|w| w.join().unwrap());
+            over.store(true, Relaxed);
+        });
+        assert_eq!((t.pending_free(), t.dead(1).len()), (64, 64));
+    }
+
+    /// Whatever has been free for long is discarded, the oldest first, without a look at the rest.
+    #[test]
+    fn what_is_stale_is_found_and_used_last() {
+        let t = pool(10, 16);
+        let used: Vec<_> = (0..6).map(|_| filled(&t, 0)).collect();
+        for (n, &seg) in used.iter().enumerate() {
+            t.mark_stale(seg, 5 + n as u64 / 2);
+            t.release(seg);
+        }
+        assert_eq!(t.take_stale(0, 5, 32), []);
+        let stale = t.take_stale(0, 7, 32);
+        assert_eq!(stale, used[..4]);
+        t.put_back(0, stale);
+        assert_eq!(t.take_stale(0, 7, 32), []);
+        // Half of what is free, at the most.
+        let idle = t.take_idle(0, 32, &HashSet::new());
+        assert_eq!((idle.len(), &idle[..2]), (5, &used[4..]));
+        t.put_back(0, idle);
+        assert_eq!(t.free_count(), 10);
+        t.check_invariants();
     }
 }

@@ -168,7 +168,7 @@ impl UsageTable {
             }
             sink.flush_if_full()?;
         }
-        for seg in 0..segments.len() {
+        for seg in segments.emptied() {
             let s = &mut self.summaries[seg as usize];
             if s.iter().all(|r| r.is_none()) {
                 continue;

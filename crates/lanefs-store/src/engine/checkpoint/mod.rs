@@ -206,7 +206,7 @@ impl Checkpoints<'_> {
             next_chunk: self.totals.next_chunk.load(Ordering::Relaxed),
             next_seq: self.log.next_seq.load(Ordering::Relaxed),
             inodes: self.totals.inodes(),
-            live_blocks: self.log.segments.total_live(),
+            live_blocks: self.log.segments.in_tree(),
             unwritten: self.totals.unwritten(),
             table,
             usage,

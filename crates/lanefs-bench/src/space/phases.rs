@@ -1,0 +1,356 @@
+//! The phases: fill, overwrite, and the workloads of the papers in what is left.
+
+use super::metered::{Metered, MeteredFile};
+use crate::clock::clock;
+use crate::error::{Context, Failure, Op, Res};
+use crate::interrupt;
+use crate::rng::Rng;
+use crate::runner::{CellOutcome, Plan, run};
+use crate::target::{BLOCK, Block, DirTarget, Target, TargetFile, VolumeTarget, as_bytes, buffer, flags};
+use crate::workload::Params;
+use crate::workload::papers::fileserver::Fileserver;
+use crate::workload::papers::varmail::Varmail;
+use hdrhistogram::Histogram;
+
+/// Bytes of a file that fills the volume, but for the last one.
+const FILE: u64 = 16 << 20;
+/// Bytes that fill it with each write.
+const CHUNK: usize = 1 << 20;
+/// Bytes of the fileserver's and varmail's files, and of both together the most that they grow to.
+const FILESERVER: f64 = 10_000.0 * 131_072.0;
+const VARMAIL: f64 = 1000.0 * 16_384.0 * 2.0;
+/// The part of them that a worker alone makes in any case.
+const LEAST_SHARE: f64 = 0.01;
+/// The longest latency that is recorded as it is: an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// The wishes that phases depend on.
+#[derive(Clone, Debug)]
+pub struct Wishes {
+    /// Workers of the phases behind the filling.
+    pub workers: usize,
+    /// How often the volume is overwritten.
+    pub passes: f64,
+    /// Writes between two fsyncs of a worker; 0: none.
+    pub sync_every: u64,
+    /// Seconds of fileserver and varmail.
+    pub seconds: f64,
+    /// Seconds after which overwriting ends in any case.
+    pub limit: f64,
+}
+
+/// The outcome of a phase.
+#[derive(Clone, Debug, Default)]
+pub struct Done {
+    pub ops: u64,
+    pub ops_per_s: f64,
+    pub p50_ns: u64,
+    pub p999_ns: u64,
+    pub max_ns: u64,
+    /// Bytes that were written by the user and to the device.
+    pub user_bytes: u64,
+    pub device_bytes: u64,
+    /// Why the phase ended before its time.
+    pub stopped: Option<String>,
+}
+
+/// A file system that is being filled.
+pub trait Filled {
+    /// What its files are made on.
+    type T: Target;
+    /// Returns the place of the files that fill it.
+    fn place(&self) -> &Metered<Self::T>;
+    /// Returns the bytes that its device was asked to write so far.
+    fn device_bytes(&self) -> Res<u64>;
+    /// Runs the workload of this name.
+    fn run(&mut self, workload: &str, plan: &Plan) -> Res<CellOutcome>;
+}
+
+/// A volume in this process. Its workloads run beside the files that fill it.
+pub struct FilledVolume(pub Metered<VolumeTarget>);
+
+impl Filled for FilledVolume {
+    type T = VolumeTarget;
+    fn place(&self) -> &Metered<VolumeTarget> {
+        &self.0
+    }
+    fn device_bytes(&self) -> Res<u64> {
+        let traffic = self.0.traffic().ok_or_else(|| Failure::new("nobody counts what the device gets"))?;
+        Ok(traffic.bytes)
+    }
+    fn run(&mut self, workload: &str, plan: &Plan) -> Res<CellOutcome> {
+        workload_on(&mut self.0, workload, plan)
+    }
+}
+
+/// A mounted file system on a loop device.
+pub struct FilledMount {
+    place: Metered<DirTarget>,
+    workloads: Metered<DirTarget>,
+    device: String,
+}
+
+impl FilledMount {
+    /// Takes two places of one file system, and the name of its device below `/sys/block`.
+    pub fn new(place: DirTarget, workloads: DirTarget, device: String) -> Res<FilledMount> {
+        let mut place = Metered::new(place);
+        let workloads = place.beside(workloads);
+        place.enter()?;
+        Ok(FilledMount { place, workloads, device })
+    }
+}
+
+impl Filled for FilledMount {
+    type T = DirTarget;
+    fn place(&self) -> &Metered<DirTarget> {
+        &self.place
+    }
+    fn device_bytes(&self) -> Res<u64> {
+        let path = format!("/sys/block/{}/stat", self.device);
+        let text = std::fs::read_to_string(&path).at(&path)?;
+        sectors_written(&text)
+            .and_then(|n| n.checked_mul(512))
+            .ok_or_else(|| Failure::new(format!("{path} does not tell what was written: {text}")))
+    }
+    fn run(&mut self, workload: &str, plan: &Plan) -> Res<CellOutcome> {
+        workload_on(&mut self.workloads, workload, plan)
+    }
+}
+
+/// Returns the seventh figure of a block device's statistics: sectors of 512 bytes.
+fn sectors_written(stat: &str) -> Option<u64> {
+    stat.split_whitespace().nth(6)?.parse().ok()
+}
+
+fn workload_on<T: Target>(target: &mut Metered<T>, workload: &str, plan: &Plan) -> Res<CellOutcome> {
+    match workload {
+        "fileserver" => run::<_, Fileserver>(target, plan),
+        _ => run::<_, Varmail>(target, plan),
+    }
+}
+
+fn histogram() -> Res<Histogram<u64>> {
+    Histogram::new_with_bounds(1, LONGEST, 3).at("a histogram")
+}
+
+/// Puts together what a phase did.
+struct Span {
+    user: u64,
+    device: u64,
+    started: u64,
+}
+
+impl Span {
+    fn begin<F: Filled>(on: &F) -> Res<Span> {
+        Ok(Span { user: on.place().written(), device: on.device_bytes()?, started: clock().now() })
+    }
+
+    /// Ends the phase: all of it is on the device before the clock stops.
+    fn end<F: Filled>(self, on: &F, ops: u64, latencies: &Histogram<u64>) -> Res<Done> {
+        on.place().quiesce()?;
+        let seconds = clock().seconds(clock().now().saturating_sub(self.started));
+        debug_assert_eq!(ops, latencies.len(), "each operation is timed");
+        Ok(Done {
+            ops,
+            ops_per_s: if seconds > 0.0 { ops as f64 / seconds } else { 0.0 },
+            p50_ns: latencies.value_at_quantile(0.5),
+            p999_ns: latencies.value_at_quantile(0.999),
+            max_ns: latencies.max(),
+            user_bytes: on.place().written().saturating_sub(self.user),
+            device_bytes: on.device_bytes()?.saturating_sub(self.device),
+            stopped: None,
+        })
+    }
+}
+
+/// Does something and notes how long it took.
+fn timed<R>(latencies: &mut Histogram<u64>, f: impl FnOnce() -> R) -> R {
+    let before = clock().now();
+    let done = f();
+    let ns = clock().seconds(clock().now().saturating_sub(before)) * 1e9;
+    latencies.saturating_record(ns.max(1.0) as u64);
+    done
+}
+
+/// Fills a file system up to this share of what it offers when it is empty; an operation is a write
+/// of 1 MiB. Returns the files' names and sizes as well.
+pub fn fill<F: Filled>(on: &F, percent: f64) -> Res<(Done, Vec<(String, u64)>)> {
+    let place = on.place();
+    let offered = place.statfs().at("statfs")?;
+    let stays = (offered as f64 * (1.0 - percent / 100.0)) as u64;
+    let data = buffer(CHUNK);
+    let mut latencies = histogram()?;
+    let mut files: Vec<(String, u64)> = Vec::new();
+    let (mut ops, mut stopped) = (0, None);
+    let span = Span::begin(on)?;
+    'files: loop {
+        let name = format!("fill{}", files.len());
+        let path = place.prefix().join(&name);
+        // What a file system has promised it may tell only when it has written it.
+        if place.statfs().at("statfs")? <= stays {
+            place.quiesce()?;
+        }
+        let free = place.statfs().at("statfs")?;
+        let wanted = (free.saturating_sub(stays) * BLOCK as u64).min(FILE) / BLOCK as u64 * BLOCK as u64;
+        if wanted == 0 {
+            break;
+        }
+        let file = match place.open(&path, flags::NEW | flags::DATA) {
+            Err(e) if e.0 == libc::ENOSPC => {
+                stopped = Some(format!("{e} after {ops} writes"));
+                break;
+            }
+            file => file.at(format!("creating {name}"))?,
+        };
+        files.push((name, 0));
+        let mut at = 0;
+        while at < wanted {
+            stop_if_asked()?;
+            let part = (wanted - at).min(CHUNK as u64) as usize;
+            let done = timed(&mut latencies, || file.write_at(&as_bytes(&data)[..part], at));
+            ops += 1;
+            match done {
+                Ok(n) if n == part => at += n as u64,
+                Ok(n) => stopped = Some(format!("{n} of {part} bytes after {ops} writes")),
+                Err(e) if e.0 == libc::ENOSPC => stopped = Some(format!("{e} after {ops} writes")),
+                Err(e) => return Err(e).at("filling"),
+            }
+            if let Some(last) = files.last_mut() {
+                last.1 = at;
+            }
+            if stopped.is_some() {
+                break 'files;
+            }
+        }
+    }
+    let done = Done { stopped, ..span.end(on, ops, &latencies)? };
+    Ok((done, files))
+}
+
+fn stop_if_asked() -> Res<()> {
+    if interrupt::requested() { Err(Failure::interrupted()) } else { Ok(()) }
+}
+
+/// What a worker that overwrites did.
+struct Overwritten {
+    latencies: Histogram<u64>,
+    stopped: Option<String>,
+}
+
+/// Overwrites blocks of 4 KiB at random, so many times the bytes of the volume in all.
+pub fn overwrite<F: Filled>(on: &F, files: &[(String, u64)], bytes: u64, wishes: &Wishes) -> Res<Done> {
+    let files: Vec<_> = files.iter().filter(|f| f.1 >= BLOCK as u64).collect();
+    if files.is_empty() {
+        return Err(Failure::new("nothing was filled that could be overwritten"));
+    }
+    let place = on.place();
+    let open = |f: &&(String, u64)| -> Res<(MeteredFile<_>, u64)> {
+        let file = place.open(&place.prefix().join(&f.0), flags::RW | flags::DATA).at(&f.0)?;
+        Ok((file, f.1 / BLOCK as u64))
+    };
+    let files = files.iter().map(|f| open(f)).collect::<Res<Vec<_>>>()?;
+    let each = (bytes as f64 * wishes.passes) as u64 / BLOCK as u64 / wishes.workers as u64;
+    let span = Span::begin(on)?;
+    let deadline = span.started + clock().ticks(wishes.limit);
+    let work = |id: usize| overwriter(&files, each, id, deadline, wishes.sync_every);
+    let workers: Vec<Res<Overwritten>> = std::thread::scope(|s| {
+        let workers: Vec<_> = (0..wishes.workers).map(|id| s.spawn(move || work(id))).collect();
+        let joined = workers.into_iter().map(|w| w.join());
+        joined.map(|w| w.unwrap_or_else(|_| Err(Failure::new("a worker panicked")))).collect()
+    });
+    let mut all = histogram()?;
+    let mut stopped = None;
+    for worker in workers {
+        let worker = worker?;
+        all.add(&worker.latencies).at("adding histograms up")?;
+        stopped = stopped.or(worker.stopped);
+    }
+    let ops = all.len();
+    Ok(Done { stopped, ..span.end(on, ops, &all)? })
+}
+
+/// Does a worker's part of it.
+fn overwriter<F: TargetFile>(
+    files: &[(F, u64)],
+    writes: u64,
+    id: usize,
+    deadline: u64,
+    sync_every: u64,
+) -> Res<Overwritten> {
+    // The first block of each file, counted through all of them.
+    let starts: Vec<u64> = files
+        .iter()
+        .scan(0, |next, f| {
+            *next += f.1;
+            Some(*next - f.1)
+        })
+        .collect();
+    let blocks: u64 = files.iter().map(|f| f.1).sum();
+    debug_assert!(starts.first() == Some(&0) && blocks > 0, "nothing to overwrite");
+    let mut rng = Rng::new(id as u64 + 1);
+    let mut block = Block::new(id);
+    let mut did = Overwritten { latencies: histogram()?, stopped: None };
+    for n in 1..=writes {
+        stop_if_asked()?;
+        let at = rng.below(blocks);
+        let n_file = starts.partition_point(|&s| s <= at) - 1;
+        let (file, in_file) = (&files[n_file].0, at - starts[n_file]);
+        block.0[..8].copy_from_slice(&n.to_ne_bytes());
+        let is_synced = sync_every > 0 && n % sync_every == 0;
+        let done: Op<usize> = timed(&mut did.latencies, || {
+            let done = file.write_at(&block.0, in_file * BLOCK as u64)?;
+            if is_synced {
+                file.sync()?;
+            }
+            Ok(done)
+        });
+        match done {
+            Ok(BLOCK) => {}
+            Ok(short) => did.stopped = Some(format!("{short} of {BLOCK} bytes in write {n} of {writes}")),
+            Err(e) => did.stopped = Some(format!("{e} in write {n} of {writes}")),
+        }
+        if did.stopped.is_none() && clock().now() > deadline {
+            did.stopped = Some(format!("its time was over after write {n} of {writes}"));
+        }
+        if did.stopped.is_some() {
+            break;
+        }
+    }
+    Ok(did)
+}
+
+/// Runs a workload of the papers in what is left, as large as half of that lets it be.
+pub fn workload<F: Filled>(on: &mut F, name: &str, wishes: &Wishes) -> Res<Done> {
+    let free = on.place().statfs().at("statfs")? as f64 * BLOCK as f64;
+    let full = if name == "fileserver" { FILESERVER } else { VARMAIL };
+    if free / 2.0 < full * LEAST_SHARE {
+        return Err(Failure::new("too little is left for its files; a larger --size leaves more"));
+    }
+    let plan = Plan {
+        workers: wishes.workers,
+        seconds: wishes.seconds,
+        warmup: 0.0,
+        processes: false,
+        ops: None,
+        sustained: false,
+        params: Params { scale: (free / 2.0 / full).clamp(0.000_001, 1.0), ..Params::default() },
+    };
+    let span = Span::begin(on)?;
+    let outcome = on.run(name, &plan)?;
+    let mut latencies = histogram()?;
+    outcome.latencies.iter().for_each(|&(ns, n)| latencies.saturating_record_n(ns.max(1), n));
+    // The set-up and what was removed at the end are in these two, on both sides.
+    Ok(Done { ops_per_s: outcome.rate, ops: outcome.ops, ..span.end(on, latencies.len(), &latencies)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sectors_written;
+
+    #[test]
+    fn the_seventh_figure_is_what_was_written() {
+        let stat = "    1090        0     6208       12       33       44      8200       19        0\n";
+        assert_eq!(sectors_written(stat), Some(8200));
+        assert_eq!(sectors_written("1 2 3"), None);
+    }
+}
