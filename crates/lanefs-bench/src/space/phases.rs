@@ -248,7 +248,7 @@ pub fn overwrite<F: Filled>(on: &F, files: &[(String, u64)], bytes: u64, wishes:
         let file = place.open(&place.prefix().join(&f.0), flags::RW | flags::DATA).at(&f.0)?;
         Ok((file, f.1 / BLOCK as u64))
     };
-    let files = files.iter().map(|f| open(f)).collect::<Res<Vec<_>>>()?;
+    let files = files.iter().map(open).collect::<Res<Vec<_>>>()?;
     let each = (bytes as f64 * wishes.passes) as u64 / BLOCK as u64 / wishes.workers as u64;
     let span = Span::begin(on)?;
     let deadline = span.started + clock().ticks(wishes.limit);

@@ -47,6 +47,7 @@ impl<T> Ordered<T> {
 
     /// Returns the item of a number.
     pub(crate) fn item(&self, number: u32) -> &T {
+        debug_assert!(((number >> PART) as usize) < self.parts.len(), "number {number:#x} of another list");
         &self.parts[(number >> PART) as usize][number as usize & (PART_MAX - 1)]
     }
 
@@ -94,6 +95,7 @@ impl<T> Copy for Run<'_, T> {}
 impl<'p, T> Run<'p, T> {
     /// Returns those of a range of places.
     pub fn range(self, range: std::ops::Range<usize>) -> Run<'p, T> {
+        debug_assert!(range.end <= self.order.len(), "{range:?} of {} items", self.order.len());
         Run { list: self.list, order: &self.order[range] }
     }
 

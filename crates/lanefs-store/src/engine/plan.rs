@@ -344,6 +344,7 @@ fn use_of(n: &NewInode<'_>) -> (Ino, u32) {
 /// Makes a plan of its parts. The sorts are stable where parts come sorted: they find these, and
 /// merge them. `as_they_came`: the changes are in the order of the last steps, not of their keys.
 fn arrange(parts: Vec<Gathered<'_>>, as_they_came: bool) -> Plan<'_> {
+    debug_assert!(!as_they_came || parts.len() < 2, "steps of several parts are in no order");
     let mut p = Plan::default();
     let (mut places, mut uses, mut parents) = (Vec::new(), Vec::new(), Vec::new());
     let (mut steps, mut news) = (Vec::new(), Vec::new());

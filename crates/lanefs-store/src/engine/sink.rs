@@ -49,6 +49,7 @@ impl<'a> Sink<'a> {
     where
         'a: 'b,
     {
+        debug_assert!(dirty.is_empty(), "leaves that nobody of this checkpoint changed");
         Sink { dirty, sequence: self.sequence.clone(), ..*self }
     }
 

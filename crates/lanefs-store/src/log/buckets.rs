@@ -40,7 +40,7 @@ pub(crate) fn bucket_of(live: u32, size: u32) -> usize {
         0 => 0,
         _ if live >= size => WHOLE,
         // A power of two: whoever takes a mark asks twice.
-        _ => 1 + ((live - 1) * SHARES >> size.trailing_zeros()) as usize,
+        _ => 1 + (((live - 1) * SHARES) >> size.trailing_zeros()) as usize,
     }
 }
 
@@ -74,6 +74,7 @@ impl Buckets {
 
     /// Takes all that was noted.
     pub fn take_noted(&self) -> Vec<SegId> {
+        debug_assert!(self.filed.is_locked(), "who takes the lists files what is on them");
         self.noted.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect()
     }
 
@@ -104,6 +105,7 @@ impl Filed {
     /// Returns at most `most` segments of a bucket, the oldest first.
     pub fn oldest(&mut self, bucket: usize, most: usize) -> Vec<SegId> {
         let oldest: Vec<SegId> = self.buckets[bucket].iter().take(most).map(|s| s.1).collect();
+        debug_assert!(oldest.len() <= most && oldest.len() <= self.len(bucket), "more than there are");
         self.looked_at += oldest.len() as u64;
         oldest
     }

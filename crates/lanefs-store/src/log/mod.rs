@@ -1,7 +1,7 @@
 //! The places of blocks: segments, the mlogs that fill them, the way to the devices, and space.
 
-pub(crate) mod census;
 pub(crate) mod buckets;
+pub(crate) mod census;
 pub(crate) mod discard;
 pub(crate) mod geometry;
 pub(crate) mod io;

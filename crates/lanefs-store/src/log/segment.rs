@@ -550,6 +550,17 @@ impl SegmentTable {
     pub fn take_victim(&self, by_age: bool, fit: impl Fn(SegId, &SegInfo) -> bool) -> Option<SegId> {
         /// Segments of a bucket that are looked at: some may not be fit.
         const LOOK: usize = 32;
+        // Seldom are none of these fit, and others are.
+        self.take_victim_of(LOOK, by_age, &fit).or_else(|| self.take_victim_of(usize::MAX, by_age, &fit))
+    }
+
+    /// Does so among the oldest `most` of each bucket.
+    fn take_victim_of(
+        &self,
+        most: usize,
+        by_age: bool,
+        fit: &impl Fn(SegId, &SegInfo) -> bool,
+    ) -> Option<SegId> {
         let (size, now) = (self.geometry.segment_blocks, crate::log::space::seconds());
         let mut filed = self.review();
         let mut best: Option<(u64, std::cmp::Reverse<SegId>)> = None;
@@ -557,7 +568,7 @@ impl SegmentTable {
             if best.is_some() && !by_age {
                 break;
             }
-            for seg in filed.oldest(bucket, LOOK) {
+            for seg in filed.oldest(bucket, most) {
                 let i = self.info(seg);
                 if i.state != State::Full || bucket_of(i.live, size) != bucket {
                     self.file(&mut filed, seg);
@@ -954,7 +965,8 @@ mod tests {
         let looked_at = |segments: u32| {
             let t = pool(segments, 16);
             let all: Vec<_> = (0..segments - 100).map(|_| filled(&t, 16)).collect();
-            (t.pending_free(), t.emptied());
+            t.pending_free();
+            t.emptied();
             let before = t.looked_at();
             // A hundred segments lose blocks, ten of them all.
             for (n, &seg) in all.iter().step_by(all.len() / 100).take(100).enumerate() {

@@ -136,6 +136,7 @@ impl Capture<'_> {
     }
 
     fn capture_share(&self, share: &mut Share, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
+        debug_assert!(share.left.is_empty() && share.changed.is_empty(), "a share that was begun");
         let mut packs = Packs::new(self.inodes, fold);
         let mut all = || {
             for n in 0.. {

@@ -265,6 +265,7 @@ impl Fold<'_> {
             (r, changed, dirty, links)
         });
         let mut result = Ok(());
+        debug_assert!(parts.len() <= threads + 1, "{} threads were to be {threads}", parts.len());
         for (r, mut changed, dirty, mut more) in parts {
             m.changed.append(&mut changed);
             sink.take_leaves(dirty);
