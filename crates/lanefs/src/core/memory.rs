@@ -34,6 +34,18 @@ pub(crate) fn meta_is_over(core: &Core) -> bool {
     meta_bytes(core) > core.budget.meta_limit
 }
 
+/// Returns whether metadata will exceed its share soon, if more comes: a fold that begins only then
+/// has all callers wait for it.
+pub(crate) fn meta_is_near(core: &Core) -> bool {
+    meta_bytes(core) > core.budget.meta_limit - core.budget.meta_limit / 4
+}
+
+/// Returns the bytes that stay in memory until what is logged was folded: a group of a new file has
+/// some 120 bytes, its inode and its name have some 600.
+pub(crate) fn held_by_log(core: &Core) -> usize {
+    core.journal.log_bytes() * 6
+}
+
 /// Returns whether so much is logged that a commit is due. What the lanes void, or are
 /// about to, counts only where it is much more: a commit would write what no crash has to bring
 /// back.

@@ -178,7 +178,8 @@ fn fold_round(persist: &Persist, all: bool) -> Result<()> {
         persist.store.shrink();
     }
     let mut worked = !is_quiet;
-    if due || low || space::log_needs_fold(persist) || over && is_memory_held(persist) || all {
+    let held = (over || memory::meta_is_near(persist)) && is_memory_held(persist);
+    if due || low || space::log_needs_fold(persist) || held || all {
         fold_and_collect(persist)?;
         worked = true;
     }
@@ -231,11 +232,11 @@ fn is_checkpoint_due(persist: &Persist, p: &Pressure, bytes: usize, is_quiet: bo
     p.log_bytes > LOG_LIMIT || old || quiet || short
 }
 
-/// Returns whether much of the memory, which exceeds its share, can be freed only behind a
+/// Returns whether much of the memory, which exceeds its share or will, can be freed only behind a
 /// checkpoint: what is logged, written back but not synced, or not yet in the tree.
 fn is_memory_held(persist: &Persist) -> bool {
     let written = persist.flush.lock().written() * INODE_COST;
-    let held = persist.journal.log_bytes() + written + persist.store.dirty_memory();
+    let held = memory::held_by_log(persist) + written + persist.store.dirty_memory();
     // Little of that may keep much: then callers wait for nothing else.
     let stuck = || memory::is_tight(persist) && persist.reclaim.lock().fruitless && held > 0;
     exceeds_share(persist, held) || stuck()
