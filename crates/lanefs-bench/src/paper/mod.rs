@@ -1,8 +1,8 @@
 //! `lanefs bench paper NAME`: a figure or table of the papers, run here, drawn as there, with the
 //! paper's own numbers beside it.
 //!
-//! [`figures`] holds what the papers say, [`session`] who takes part, [`experiments`] what is more
-//! than a curve for each workload; [`page`] draws what came out ([`results`]).
+//! [`figures`] holds what the papers say, `session` who takes part, `experiments` what is more
+//! than a curve for each workload; `page` draws what came out ([`results`]).
 
 mod draw;
 mod experiments;
