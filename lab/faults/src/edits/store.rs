@@ -66,12 +66,12 @@ let new = TableEntry { block: pack, slot, generation, epoch };",
     Edit {
         fault: Fault::EarlyReuse,
         file: LOG_SEGMENT,
-        from: "m.live.fetch_sub(n, Relaxed);",
+        from: "if bucket_of(before, size) != bucket_of(before - n, size) {",
         to: "\
-let left = m.live.fetch_sub(n, Relaxed) - n;
-if left == 0 && $PLANTED && self.info(seg).state == State::Full {
+if before == n && $PLANTED && self.info(seg).state == State::Full {
     self.release(seg);
-}",
+}
+if bucket_of(before, size) != bucket_of(before - n, size) {",
     },
     Edit {
         fault: Fault::FsyncWithoutFlush,
