@@ -40,8 +40,8 @@ use std::sync::atomic::Ordering;
 /// Inodes whose blocks a fold reads together: one after the other they are a trip to the device
 /// each.
 pub(super) const TOGETHER: usize = 256;
-/// Changes of names that are worth several threads.
-const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
+/// Changes of names, or of link counts, that are worth several threads.
+pub(super) const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
 
 /// Applies folds to the inodes in memory.
 #[derive(Clone, Copy)]
@@ -360,7 +360,7 @@ impl Fold<'_> {
                 self.totals.inodes.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        self.free_number(m, ino, generation, sink)?;
+        self.free_number(&mut m.freed, ino, generation, sink)?;
         m.orphans_changed |= m.orphans.remove(&ino);
         Ok(())
     }
@@ -389,7 +389,7 @@ impl Fold<'_> {
     /// Lets the number of an inode be given out again.
     pub(super) fn free_number(
         &self,
-        m: &mut Maintenance,
+        freed: &mut Vec<(Ino, u32)>,
         ino: Ino,
         generation: u32,
         sink: &mut Sink<'_>,
@@ -401,7 +401,7 @@ impl Fold<'_> {
         if !free.is_none() {
             sink.free(free.addr);
         }
-        m.freed.push((ino, next));
+        freed.push((ino, next));
         Ok(())
     }
 }

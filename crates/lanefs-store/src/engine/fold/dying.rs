@@ -12,18 +12,20 @@
 //!    refuses it (3 of `apply`).
 
 use super::Fold;
-use super::apply::TOGETHER;
+use super::apply::{SHARED, TOGETHER};
 use crate::engine::maintenance::Maintenance;
 use crate::engine::plan::Plan;
 use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::log::io::Io;
+use crate::parallel;
 use crate::tree::block_io::BlockSource;
 use lanefs_format::header::BlockKind;
 use lanefs_format::inode::InodeBlock;
 use lanefs_format::pack::{self, SLOT_MIN};
 use lanefs_format::table_node::TableEntry;
 use lanefs_format::{BlockRef, Ino};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// An inode that loses names in the fold in which it dies.
@@ -41,6 +43,17 @@ struct Bare {
     ino: Ino,
     generation: u32,
     names: u32,
+}
+
+/// What one of several threads has done to the links that it was given.
+#[derive(Default)]
+struct EndedShare {
+    /// Numbers that are free, with the generation of their next use.
+    freed: Vec<(Ino, u32)>,
+    /// Which of the plan's dead are done with.
+    ended: Vec<usize>,
+    /// What is left.
+    left: Vec<(Ino, i64)>,
 }
 
 /// The pack that was looked at last.
@@ -88,6 +101,11 @@ impl Fold<'_> {
         debug_assert!(links.is_sorted_by(|a, b| a.0 < b.0), "links of one inode are counted twice");
         debug_assert!(links.iter().all(|l| l.1 != 0), "a count does not change");
         let mut ended = vec![false; plan.dead.len()];
+        let left = match links.len() >= SHARED {
+            true => self.end_together(m, plan, links, &mut ended, sink)?,
+            false => links.to_vec(),
+        };
+        let links = &left[..];
         let mut dead = plan.dead.iter().enumerate().peekable();
         let mut packs = DyingPacks::default();
         for (n, &(ino, delta)) in links.iter().enumerate() {
@@ -100,7 +118,11 @@ impl Fold<'_> {
                 self.inodes.evict_or_flush(n, sink)?;
                 continue;
             };
-            if !self.end_bare(m, &mut packs, Dying { ino, generation, delta }, sink)? {
+            let dying = Dying { ino, generation, delta };
+            if self.end_bare(&m.orphans, &mut m.freed, &mut packs, dying, sink)? {
+                // Relaxed: only the holder of the maintenance lock changes it.
+                self.totals.inodes.fetch_sub(1, Ordering::Relaxed);
+            } else {
                 self.fold_links(m, ino, delta)?;
                 self.fold_death(m, ino, generation, sink)?;
                 m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
@@ -111,16 +133,90 @@ impl Fold<'_> {
         Ok(ended)
     }
 
-    /// Ends an empty file that is not in memory, if that is all there is to it. False, and nothing
-    /// done, if not.
-    fn end_bare(
+    /// Ends empty files that are not in memory, with several threads, each with chunks of the inode
+    /// table and a sink of its own. Returns the links that are left.
+    fn end_together(
         &self,
         m: &mut Maintenance,
+        plan: &Plan<'_>,
+        links: &[(Ino, i64)],
+        ended: &mut [bool],
+        sink: &mut Sink<'_>,
+    ) -> Result<Vec<(Ino, i64)>> {
+        let each = links.len().div_ceil(self.threads()).max(1);
+        let mut shares = Vec::new();
+        let mut rest = links;
+        while !rest.is_empty() {
+            let chunk = rest[each.min(rest.len()) - 1].0.chunk();
+            let (share, behind) = rest.split_at(rest.partition_point(|l| l.0.chunk() <= chunk));
+            shares.push(share);
+            rest = behind;
+        }
+        let (beside, orphans) = (&*sink, &m.orphans);
+        let parts = parallel::map(shares, |links| {
+            let (mut done, mut dirty) = (EndedShare::default(), BTreeSet::new());
+            let r = self.end_share(orphans, plan, links, &mut done, &mut beside.beside(&mut dirty));
+            (r, done, dirty)
+        });
+        let (mut left, mut result) = (Vec::new(), Ok(()));
+        for (r, mut done, dirty) in parts {
+            sink.take_leaves(dirty);
+            m.freed.append(&mut done.freed);
+            left.append(&mut done.left);
+            done.ended.iter().for_each(|at| ended[*at] = true);
+            // Relaxed: only the holder of the maintenance lock changes it.
+            self.totals.inodes.fetch_sub(done.ended.len() as u64, Ordering::Relaxed);
+            result = result.and(r);
+        }
+        debug_assert!(left.is_sorted_by(|a, b| a.0 < b.0), "what is left is out of order");
+        result.map(|()| left)
+    }
+
+    fn end_share(
+        &self,
+        orphans: &BTreeSet<Ino>,
+        plan: &Plan<'_>,
+        links: &[(Ino, i64)],
+        done: &mut EndedShare,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        let Some(first) = links.first() else { return Ok(()) };
+        let mut at = plan.dead.partition_point(|d| d.0 < first.0);
+        let mut packs = DyingPacks::default();
+        for (n, &(ino, delta)) in links.iter().enumerate() {
+            if n % TOGETHER == 0 {
+                self.inodes.expect(links[n..].iter().take(TOGETHER).map(|l| l.0), &self.log.io)?;
+            }
+            while plan.dead.get(at).is_some_and(|d| d.0 < ino) {
+                at += 1;
+            }
+            let dying = plan.dead.get(at).filter(|d| d.0 == ino);
+            let ends = match dying.map(|d| Dying { ino, generation: d.1, delta }) {
+                Some(dying) => self.end_bare(orphans, &mut done.freed, &mut packs, dying, sink)?,
+                None => false,
+            };
+            if ends {
+                done.ended.push(at)
+            } else {
+                done.left.push((ino, delta))
+            }
+            self.inodes.evict_or_flush(n, sink)?;
+        }
+        debug_assert_eq!(done.ended.len() + done.left.len(), links.len(), "each is ended or left");
+        Ok(())
+    }
+
+    /// Ends an empty file that is not in memory, if that is all there is to it. False, and nothing
+    /// done, if not. Who calls this counts the inode.
+    fn end_bare(
+        &self,
+        orphans: &BTreeSet<Ino>,
+        freed: &mut Vec<(Ino, u32)>,
         packs: &mut DyingPacks,
         Dying { ino, generation, delta }: Dying,
         sink: &mut Sink<'_>,
     ) -> Result<bool> {
-        if self.inodes.cache.has(ino) || m.orphans.contains(&ino) {
+        if self.inodes.cache.has(ino) || orphans.contains(&ino) {
             return Ok(false);
         }
         let entry = self.inodes.table.lookup(ino, &self.log.io)?;
@@ -131,9 +227,7 @@ impl Fold<'_> {
         if bare.is_none_or(|b| b.generation != generation || i64::from(b.names) + delta > 0) {
             return Ok(false);
         }
-        self.free_number(m, ino, generation, sink)?;
-        // Relaxed: only the holder of the maintenance lock changes it.
-        self.totals.inodes.fetch_sub(1, Ordering::Relaxed);
+        self.free_number(freed, ino, generation, sink)?;
         // Somebody may have brought it into memory meanwhile (1).
         if let Some(inode) = self.inodes.cache.note_written(ino) {
             let folded = self.end_in_memory(&inode, sink)?;
