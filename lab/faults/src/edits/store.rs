@@ -36,8 +36,8 @@ let new = TableEntry { block: pack, slot, generation, epoch };",
     Edit {
         fault: Fault::EndedUnseen,
         file: ENGINE_FOLD_DYING,
-        from: "if self.inodes.cache.has(ino) || m",
-        to: "if self.inodes.cache.has(ino) && !$PLANTED || m",
+        from: "if self.inodes.cache.has(ino) || orphans",
+        to: "if self.inodes.cache.has(ino) && !$PLANTED || orphans",
     },
     Edit {
         fault: Fault::EndedUnseen,
