@@ -179,7 +179,7 @@ pub(super) static PAPER: Paper = Paper {
             number: "figure 11",
             title: "volumes filled to 90 and 97.5 %: fileserver and varmail",
             how: How::Elsewhere(
-                "lanefs bench space, which fills volumes and overwrites them at random first, in versions that have it",
+                "lanefs bench space --fill 50,90,97.5, which fills volumes and overwrites them at random first",
             ),
             peers: &[],
             disk: true,
