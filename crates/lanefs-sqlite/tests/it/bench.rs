@@ -12,7 +12,7 @@ fn transactions_on_a_volume_are_measured_and_checked() {
         medium: Medium::Disk,
         peers: vec!["lanefs".into()],
         engines: vec![Engine::Sqlite],
-        transactions: 100,
+        transactions: 2000,
         files: 0,
         written: "4G".into(),
         rounds: 1,
