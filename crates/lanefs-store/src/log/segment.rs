@@ -21,11 +21,11 @@
 //! 7. A full segment is found by how much of it lives (see `buckets`): only an open, which reads
 //!    the whole table, and a check look at all segments.
 //!
-//! Atomics are relaxed but two: the counts steer, and every decision that frees is made by the one
-//! checkpoint under way, after it has waited (with locks, which order memory) for all writers that
-//! could have touched. Writers behind its position may fill a segment meanwhile: who sees that it
-//! is full must see that it was touched, so [`SegmentTable::close`] releases and
-//! [`SegmentTable::info`] acquires.
+//! Atomics are relaxed but three: the counts steer, and every decision that frees is made by the
+//! one checkpoint under way, after it has waited (with locks, which order memory) for all writers
+//! that could have touched. Writers behind its position may fill a segment meanwhile: who sees that
+//! it is full must see that it was touched, so [`SegmentTable::close`] releases and
+//! [`SegmentTable::info`] acquires. The third is the flag of rule 2 of `buckets`.
 
 use crate::log::buckets::{Buckets, Filed, WHOLE, bucket_of};
 pub(crate) use crate::log::geometry::{Geometry, SegId};
@@ -550,8 +550,9 @@ impl SegmentTable {
     pub fn take_victim(&self, by_age: bool, fit: impl Fn(SegId, &SegInfo) -> bool) -> Option<SegId> {
         /// Segments of a bucket that are looked at: some may not be fit.
         const LOOK: usize = 32;
-        // Seldom are none of these fit, and others are.
-        self.take_victim_of(LOOK, by_age, &fit).or_else(|| self.take_victim_of(usize::MAX, by_age, &fit))
+        // Seldom are none of these fit, and others are. The background can wait until that changes.
+        let victim = self.take_victim_of(LOOK, by_age, &fit);
+        if by_age { victim } else { victim.or_else(|| self.take_victim_of(usize::MAX, by_age, &fit)) }
     }
 
     /// Does so among the oldest `most` of each bucket.
