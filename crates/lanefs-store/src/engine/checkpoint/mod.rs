@@ -101,6 +101,10 @@ impl Checkpoints<'_> {
         self.totals.checkpoints.count(folds, r.is_ok(), begun.elapsed());
         // What could not be written out, or was not for an error: for the next one (5).
         m.waited = m.waiting.len();
+        if r.is_ok() {
+            // Relaxed: a hint for who finds no space, and for `watch_metadata`.
+            self.dirty_floor.store(m.waited, Ordering::Relaxed);
+        }
         m.check_invariants();
         let left = [std::mem::take(&mut m.changed), std::mem::take(&mut m.waiting)].concat();
         self.inodes.cache.list_again(&left);
@@ -357,8 +361,6 @@ impl Checkpoints<'_> {
         let none: Option<fn() -> Result<FoldInput>> = None;
         let done = self.run(m, none, false)?;
         m.freed.extend(done.freed);
-        // Relaxed: a hint for `watch_metadata`.
-        self.dirty_floor.store(m.waited, Ordering::Relaxed);
         Ok(())
     }
 
