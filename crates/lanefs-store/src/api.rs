@@ -110,8 +110,9 @@ pub struct OpenOptions {
     /// Go on where the log shows that a device lost what it had acknowledged. Otherwise that is an
     /// error of opening.
     pub accept_loss: bool,
-    /// Threads that check the data of the logs while the volume is opened; 0 for twice the
-    /// processors, at most 16.
+    /// Threads that check the data of the logs while the volume is opened, and that make a large
+    /// fold, of which there are no more than logs. 0: twice the processors, at most 16, for the
+    /// check, and the processors for a fold.
     pub threads: usize,
 }
 

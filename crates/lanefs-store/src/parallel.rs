@@ -2,8 +2,16 @@
 
 use lanefs_sync::SignalsBlocked;
 use lanefs_sync::lock::Mutex;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::Builder;
+
+/// Returns the number of processors that this process may use. Asked once: the answer takes files
+/// of the system to be read.
+pub(crate) fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
 
 /// Runs `f` on 0..n from several threads.
 pub(crate) fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
@@ -44,8 +52,7 @@ pub(crate) fn map<T: Send, R: Send>(mut work: Vec<T>, f: impl Fn(T) -> R + Sync)
         let done = piece.map(&f);
         pieces[n].lock().1 = done;
     });
-    let done: Vec<R> = pieces.into_iter().filter_map(|p| p.into_inner().1).collect();
-    done
+    pieces.into_iter().filter_map(|p| p.into_inner().1).collect()
 }
 
 #[cfg(test)]

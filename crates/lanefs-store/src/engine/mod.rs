@@ -57,9 +57,9 @@ pub(crate) struct Engine {
     /// it.
     pub superblock: CachePadded<Mutex<Arc<Superblock>>>,
     pub maintenance: CachePadded<Mutex<Maintenance>>,
-    /// Dirty inodes that the last checkpoint in place left: their NEW is not folded. Written by the
-    /// holder of the maintenance lock, read by every 32nd transaction of a lane. Relaxed: a hint,
-    /// which orders nothing.
+    /// Dirty inodes that the last checkpoint left: their NEW is not folded. Written by the holder
+    /// of the maintenance lock, read by every 32nd transaction of a lane and by those that find no
+    /// space. Relaxed: a hint, which orders nothing.
     pub dirty_floor: CachePadded<AtomicUsize>,
     /// The thread inside [`Engine::checkpoint`], which may write (its seal) while it holds the
     /// maintenance lock; 0 for none. Written by that thread, under the maintenance lock. Relaxed:
@@ -69,8 +69,6 @@ pub(crate) struct Engine {
     pub hash_key: [u64; 2],
     /// See `OpenOptions::accept_loss`.
     pub accept_loss: bool,
-    /// See `OpenOptions::threads`.
-    pub threads: usize,
 }
 
 /// The parts of an engine.
@@ -103,7 +101,6 @@ impl Engine {
             dirty_floor: CachePadded::new(AtomicUsize::new(0)),
             sealer: CachePadded::new(AtomicUsize::new(0)),
             accept_loss: options.accept_loss,
-            threads: options.threads,
         }
     }
 

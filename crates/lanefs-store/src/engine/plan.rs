@@ -88,7 +88,7 @@ pub struct RightsChange<'a> {
 pub struct Plan<'a> {
     /// Net changes of directory entries; keys that end as they began are left out.
     pub changes: Ordered<KeyChange<'a>>,
-    /// The directories of these, and where the changes of each end.
+    /// Where the changes of each directory end.
     dirs: Vec<usize>,
     /// Inodes to be made: those that are not dead as well.
     pub news: Ordered<NewInode<'a>>,

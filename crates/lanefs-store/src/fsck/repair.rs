@@ -132,7 +132,7 @@ fn superblocks(
 impl Job<'_> {
     pub(super) fn threads(&self) -> usize {
         match self.o.threads {
-            0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+            0 => crate::parallel::processors(),
             n => n,
         }
     }

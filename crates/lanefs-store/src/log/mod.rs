@@ -45,6 +45,8 @@ pub(crate) struct Log {
     /// The volume's secret, folded to a word.
     secret: u64,
     pub read_only: bool,
+    /// See `OpenOptions::threads`.
+    pub threads: usize,
     /// This mount's generation. Written once, by the thread that opens the volume, before anybody
     /// else has it: so all accesses are Relaxed.
     pub mount: AtomicU64,
@@ -97,6 +99,7 @@ impl Log {
             volume: superblock.volume,
             secret: hash[0] ^ hash[1].rotate_left(29),
             read_only,
+            threads: options.threads,
             mount: AtomicU64::new(slot.mount),
             slot_in_force: AtomicU64::new(slot.generation),
             next_seq: CachePadded::new(AtomicU64::new(slot.next_seq.max(1))),

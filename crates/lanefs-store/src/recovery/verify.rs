@@ -8,6 +8,7 @@
 //! counts.
 
 use crate::error::{Result, StoreError};
+use crate::parallel;
 use crate::recovery::Recovery;
 use crate::recovery::scan::FsyncMessage;
 use lanefs_format::checksum;
@@ -98,9 +99,9 @@ impl Recovery<'_> {
                 }
             }
         };
-        let most = match self.engine.threads {
+        let most = match self.engine.log.threads {
             // Twice the processors: some wait for the device while others compute.
-            0 => (2 * std::thread::available_parallelism().map_or(1, usize::from)).min(16),
+            0 => (2 * parallel::processors()).min(16),
             n => n,
         };
         let threads = refs.len().div_ceil(AT_ONCE).min(most);

@@ -9,8 +9,8 @@
 //!  T1  a chunk in memory is authoritative; the tree above knows only what was last written of it;
 //!  T2  a dirty chunk stays in memory; a chunk is clean only after the tree refers to what was
 //!      written of it;
-//!  T3  no lock is held over I/O; locks are taken in the order shard, chunk, tree, and no two of a
-//!      kind at once;
+//!  T3  no lock is held over I/O but that of who writes chunks, which only checkpoints take; locks
+//!      are taken in the order that one, shard, chunk, tree, and no two of a kind at once;
 //!  T4  a pack is in use as long as an entry of its chunk names it. Nobody counts: who changes an
 //!      entry is told, under the chunk's lock, which block no other entry names any more, and frees
 //!      it.

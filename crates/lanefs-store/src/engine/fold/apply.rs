@@ -52,10 +52,11 @@ pub(crate) struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    /// Returns how many threads a large fold is worth: no more than there are logs to write to.
+    /// Returns how many threads a large fold is worth: no more than there are logs to write to. A
+    /// volume that is opened to start none has one.
     pub(crate) fn threads(&self) -> usize {
-        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
-        processors.min(self.log.mlogs.len()).max(1)
+        let most = if self.log.threads == 0 { parallel::processors() } else { self.log.threads };
+        most.min(self.log.mlogs.len()).max(1)
     }
 
     /// Folds what is planned. An error may leave the fold half done in memory, with links not
@@ -86,7 +87,7 @@ impl Fold<'_> {
         self.put_off(m, &plan, bare, &mut links, sink)?;
         // Of a fold that makes files few are left, and nobody looks for them among the others.
         links.retain(|l| l.1 != 0);
-        let ended = self.fold_all_links(m, &plan, &links, sink)?;
+        let ended = self.fold_all_links(m, &plan, links, sink)?;
         let deferred = &m.deferred;
         let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
         for b in plan.news.iter().filter(|b| !is_put_off(b.ino)) {

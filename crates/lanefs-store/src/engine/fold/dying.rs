@@ -95,17 +95,15 @@ impl Fold<'_> {
         &self,
         m: &mut Maintenance,
         plan: &Plan<'_>,
-        links: &[(Ino, i64)],
+        mut links: Vec<(Ino, i64)>,
         sink: &mut Sink<'_>,
     ) -> Result<Vec<bool>> {
         debug_assert!(links.is_sorted_by(|a, b| a.0 < b.0), "links of one inode are counted twice");
         debug_assert!(links.iter().all(|l| l.1 != 0), "a count does not change");
         let mut ended = vec![false; plan.dead.len()];
-        let left = match links.len() >= SHARED {
-            true => self.end_together(m, plan, links, &mut ended, sink)?,
-            false => links.to_vec(),
-        };
-        let links = &left[..];
+        if links.len() >= SHARED {
+            links = self.end_together(m, plan, &links, &mut ended, sink)?;
+        }
         let mut dead = plan.dead.iter().enumerate().peekable();
         let mut packs = DyingPacks::default();
         for (n, &(ino, delta)) in links.iter().enumerate() {
