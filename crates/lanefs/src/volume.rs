@@ -3,12 +3,11 @@
 use crate::core::{Budget, Core, Journal, memory, space};
 use crate::error::{Error, Result};
 use crate::memfs::MemFs;
-use crate::opened::{Anchor, Opened};
+use crate::opened::{self, Opened};
 use crate::persist::{Persist, background, checkpoint, free, service, writeback};
 use crate::report::{self, Report};
 use crate::stat::StatFs;
 use crate::{CreateOptions, Cred, Fs, MountOptions};
-use crossbeam_utils::CachePadded;
 use lanefs_format::Ino;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
 use lanefs_store::{CleanReport, Grown, OpenReport, Store, VolumeInfo};
@@ -93,8 +92,7 @@ impl Volume {
         service::serve(&persist);
         background::start_background(&persist)?;
         debug_assert_eq!(persist.journal.lanes.len(), lanes, "the lanes are those of the store");
-        let anchors =
-            (0..lanes).map(|_| CachePadded::new(Arc::new(Anchor { persist: persist.clone() }))).collect();
+        let anchors = opened::anchors(&persist, lanes);
         Ok(Volume(Arc::new(Opened { persist, anchors })))
     }
 

@@ -22,7 +22,7 @@ use lanefs_format::{BLOCK_SIZE, Ino};
 use lanefs_sync::SignalsBlocked;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -73,9 +73,6 @@ pub(crate) struct Ahead {
     queue: Mutex<Queue>,
     wake: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The thread holds the volume. Written by the thread; SeqCst, as the loads of who drops the
-    /// last handle (`opened::Anchor`), between which and the count of references it must not slip.
-    busy: AtomicBool,
 }
 
 impl Ahead {
@@ -92,11 +89,6 @@ impl Ahead {
             }
             self.wake.wait(&mut q);
         }
-    }
-
-    /// Returns whether the thread holds the volume just now.
-    pub fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::SeqCst)
     }
 
     /// Ends the thread and waits for it.
@@ -196,15 +188,12 @@ fn write_back_grown<'c>(persist: &Persist, inode: &'c Inode, l: MutexGuard<'c, (
 /// Writes file after file, as the thread, until that is stopped or the volume is gone.
 fn run(weak: &Weak<Persist>, ahead: &Ahead) {
     while let Some(ino) = ahead.next() {
-        debug_assert!(!ahead.is_busy(), "the volume was let go of");
-        ahead.busy.store(true, Ordering::SeqCst);
         let Some(persist) = weak.upgrade() else { return };
         if persist.check_alive().is_err() {
             return;
         }
         write_ahead(&persist, ino);
         drop(persist);
-        ahead.busy.store(false, Ordering::SeqCst);
         debug_assert!(!crossbeam_epoch::is_pinned(), "the thread keeps the collector from going on");
     }
 }
