@@ -153,6 +153,7 @@ impl FileDevice {
         }
         let size = size - size % BLOCK_SIZE as u64;
         let mut d = FileDevice {
+            io_uring: options.io_uring && !is_in_memory(&file) && ring::available(),
             file,
             lock,
             name,
@@ -161,7 +162,6 @@ impl FileDevice {
             full: !block_device && (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64,
             read_only: options.read_only,
             direct,
-            io_uring: options.io_uring && ring::available(),
             bounced: AtomicU64::new(0),
         };
         // Some file systems take O_DIRECT and then refuse the I/O, or want more alignment than a
@@ -216,7 +216,7 @@ impl FileDevice {
             if ring::is_one(ops) {
                 ring::run_one(fd, ops);
             } else if !(self.io_uring && ring::run(fd, ops)) {
-                ring::run_sync(fd, ops);
+                ring::run_in_turn(fd, ops);
             }
         }
         debug_assert!(ops.iter().all(Op::is_over), "an op has neither moved all its bytes nor failed");
@@ -445,6 +445,13 @@ fn open_hint(e: Errno) -> String {
         Errno::ROFS => "on a read-only file system; open it read-only".into(),
         e => format!("cannot be opened: {e}"),
     }
+}
+
+/// Returns whether a file is in the system's memory. There nothing is waited for but the copy, and
+/// the kernel hands a write that comes by a ring to a thread of its own, whose wake costs more.
+fn is_in_memory(fd: &OwnedFd) -> bool {
+    const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;
+    rustix::fs::fstatfs(fd).is_ok_and(|s| [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.f_type))
 }
 
 fn size_of_medium(fd: &OwnedFd, block_device: bool) -> rustix::io::Result<u64> {

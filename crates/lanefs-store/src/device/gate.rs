@@ -12,7 +12,7 @@
 //! 3. Whoever finds no flush out while the one it needs has not begun makes it: it *leads*. The
 //!    lock is not held over it.
 //! 4. When flush `n` ends, all that need `n` are woken, and one of those that need `n + 1`, to
-//!    lead. It may find that a newcomer leads already; then that flush covers it too, and it waits
+//!    lead; nobody is called where nobody has parked. Who is woken may find that a newcomer leads already; then that flush covers it too, and it waits
 //!    for that one.
 //! 5. The first failure is kept and no flush is made after it: every caller whose flush did not
 //!    succeed before gets that error. After a failed flush a device may have dropped the writes and
@@ -41,6 +41,8 @@ struct State<E> {
     out: bool,
     asked: u64,
     spinners: usize,
+    /// Callers that are parked, at each place.
+    waiting: [usize; 2],
     failed: Option<E>,
 }
 
@@ -65,7 +67,7 @@ impl<E> State<E> {
 
 impl<E: Clone> Gate<E> {
     pub(super) fn new() -> Gate<E> {
-        let state = State { begun: 0, out: false, asked: 0, spinners: 0, failed: None };
+        let state = State { begun: 0, out: false, asked: 0, spinners: 0, waiting: [0; 2], failed: None };
         Gate { state: Mutex::new(state), ended: AtomicU64::new(0), parked: [Condvar::new(), Condvar::new()] }
     }
 
@@ -125,7 +127,12 @@ impl<E: Clone> Gate<E> {
             }
         }
         // The lock was held from the look at `ended` to here, so no ending is missed.
-        self.parked[(need % 2) as usize].wait(s).unwrap_or_else(|e| e.into_inner())
+        let place = (need % 2) as usize;
+        s.waiting[place] += 1;
+        s = self.parked[place].wait(s).unwrap_or_else(|e| e.into_inner());
+        debug_assert!(s.waiting[place] > 0, "more have stopped to wait than began");
+        s.waiting[place] -= 1;
+        s
     }
 
     pub(super) fn asked(&self) -> u64 {
@@ -164,10 +171,17 @@ impl<E: Clone, U: FnOnce() -> E> Lead<'_, E, U> {
         s.failed = error;
         s.check_invariants();
         self.gate.ended.store(self.n, Ordering::Relaxed); // see the field
+        let (own, next) = ((self.n % 2) as usize, ((self.n + 1) % 2) as usize);
+        let waiting = s.waiting;
         drop(s);
-        self.gate.parked[(self.n % 2) as usize].notify_all();
-        let next = &self.gate.parked[((self.n + 1) % 2) as usize];
-        if failed { next.notify_all() } else { next.notify_one() }
+        // A call to a condition is a system call, whether somebody waits or not.
+        if waiting[own] > 0 {
+            self.gate.parked[own].notify_all();
+        }
+        if waiting[next] > 0 {
+            let next = &self.gate.parked[next];
+            if failed { next.notify_all() } else { next.notify_one() }
+        }
     }
 }
 

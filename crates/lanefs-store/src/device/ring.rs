@@ -171,6 +171,19 @@ pub(super) unsafe fn run_one(fd: RawFd, ops: &mut [Op]) {
     unsafe { run_sync(fd, ops) }
 }
 
+/// Performs `ops` one piece of the device after the other.
+///
+/// # Safety
+/// As for [`run_sync`].
+pub(super) unsafe fn run_in_turn(fd: RawFd, mut ops: &mut [Op]) {
+    while !ops.is_empty() {
+        let (piece, rest) = ops.split_at_mut(neighbours(ops, 0));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { run_one(fd, piece) };
+        ops = rest;
+    }
+}
+
 enum Slot {
     Unmade,
     Ready(Box<IoUring>),
