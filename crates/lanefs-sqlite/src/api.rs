@@ -53,6 +53,7 @@ pub const IOCAP_ATOMIC512: c_int = 0x2;
 pub const IOCAP_ATOMIC1K: c_int = 0x4;
 pub const IOCAP_ATOMIC2K: c_int = 0x8;
 pub const IOCAP_ATOMIC4K: c_int = 0x10;
+pub const IOCAP_SAFE_APPEND: c_int = 0x200;
 pub const IOCAP_POWERSAFE_OVERWRITE: c_int = 0x1000;
 pub const IOCAP_SUBPAGE_READ: c_int = 0x8000;
 
@@ -170,6 +171,7 @@ mod tests {
         assert_eq!((OPEN_MAIN_DB, OPEN_WAL), (ffi::SQLITE_OPEN_MAIN_DB, ffi::SQLITE_OPEN_WAL));
         assert_eq!(OPEN_MAIN_JOURNAL, ffi::SQLITE_OPEN_MAIN_JOURNAL);
         assert_eq!(IOCAP_ATOMIC4K, ffi::SQLITE_IOCAP_ATOMIC4K);
+        assert_eq!(IOCAP_SAFE_APPEND, ffi::SQLITE_IOCAP_SAFE_APPEND);
         assert_eq!(IOCAP_SUBPAGE_READ, ffi::SQLITE_IOCAP_SUBPAGE_READ);
         assert_eq!(FCNTL_HAS_MOVED, ffi::SQLITE_FCNTL_HAS_MOVED);
     }

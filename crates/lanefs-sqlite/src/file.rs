@@ -290,14 +290,15 @@ unsafe extern "C" fn sector_size(_file: *mut File) -> c_int {
 
 /// What is true of a volume (docs/SEMANTICS.md): a page of 4096 bytes is found as it was before a
 /// write inside it or as it was behind it (F1), whatever else is written; so a write never harms
-/// bytes beside it. Not SAFE_APPEND: the size of a file is a thing of its own (F1), and may be
-/// found without the pages, which read as zeros then. Not SEQUENTIAL: what was not synced may be
-/// found in any order.
+/// bytes beside it. SAFE_APPEND: what is appended is found with the size that it gave the file, or
+/// that is not found (F9); so a rollback journal needs no sync between its pages and their number.
+/// Not SEQUENTIAL: what was not synced may be found in any order.
 unsafe extern "C" fn device_characteristics(_file: *mut File) -> c_int {
     api::IOCAP_ATOMIC512
         | api::IOCAP_ATOMIC1K
         | api::IOCAP_ATOMIC2K
         | api::IOCAP_ATOMIC4K
+        | api::IOCAP_SAFE_APPEND
         | api::IOCAP_POWERSAFE_OVERWRITE
         | api::IOCAP_SUBPAGE_READ
 }

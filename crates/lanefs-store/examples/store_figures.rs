@@ -43,7 +43,15 @@ fn group(epoch: u64, ts: u64, ino: u64) -> Vec<u8> {
 
 fn write(ino: u64, page: u64, pages: u64, block: &Block) -> InodeUpdate {
     let pages = (page..page + pages).map(|p| (p, Box::new(block.clone()))).collect();
-    InodeUpdate { ino: Ino(ino), attrs: attrs(1 << 40), size_only: false, xattrs: None, pages, reserved: 0 }
+    InodeUpdate {
+        ino: Ino(ino),
+        attrs: attrs(1 << 40),
+        size_only: false,
+        xattrs: None,
+        pages,
+        reserved: 0,
+        more: false,
+    }
 }
 
 /// CPU time of the process: on a busy machine it says more than the clock.

@@ -318,6 +318,9 @@ pub struct InodeUpdate {
     /// Dirty pages by page number, ascending. A last page that is short enough may be stored in the
     /// inode block.
     pub pages: Vec<(u64, Box<Block>)>,
+    /// Dirty pages behind these, inside the size, come with later updates: till then the size grows
+    /// to the end of these at most, so that it never shows what is not there (SEMANTICS F9).
+    pub more: bool,
     /// Blocks reserved for these pages; given back here and what is really used is charged.
     pub reserved: u32,
 }

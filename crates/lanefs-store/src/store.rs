@@ -287,7 +287,15 @@ impl Store {
     /// Writes a transaction in one trip; returns when what was promised holds.
     #[inline]
     pub fn submit(&self, tx: Transaction) -> Result<()> {
-        self.engine.run_transaction(tx)
+        self.submit_and(tx, || {})
+    }
+
+    /// As [`Store::submit`]; calls `begun` as soon as the store has the transaction, maybe before
+    /// its pages are written: what is submitted from then on comes after it. (Again, if a durable
+    /// one had no space for its batch and is tried again.)
+    #[inline]
+    pub fn submit_and(&self, tx: Transaction, begun: impl FnMut()) -> Result<()> {
+        self.engine.run_transaction(tx, begun)
     }
 
     /// Commits an epoch: `parts` are the record groups by lane. Durable when this returns. Epochs

@@ -153,7 +153,7 @@ pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate
         btime: 1,
         generation: 0,
     };
-    InodeUpdate { ino: Ino(ino), attrs, size_only: false, xattrs: None, pages, reserved: 0 }
+    InodeUpdate { ino: Ino(ino), attrs, size_only: false, xattrs: None, pages, reserved: 0, more: false }
 }
 
 /// Returns the first byte of a page; `None` of a hole.

@@ -80,6 +80,8 @@ pub enum Fault {
     /// Dirty marks are cleared, and nothing is captured, for pages written since the last fsync
     /// began (O15).
     PagesSkipped,
+    /// An update with a part of a file's pages has the size of all (F9).
+    SizeAhead,
     /// Inode numbers are given out again before their end is durable (O16).
     NumberReused,
     /// More space is promised than there is (O14).
@@ -111,7 +113,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 40] = [
+    pub const ALL: [Fault; 41] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -139,6 +141,7 @@ impl Fault {
         Fault::RenameWithoutContent,
         Fault::ClockAlone,
         Fault::PagesSkipped,
+        Fault::SizeAhead,
         Fault::NumberReused,
         Fault::SpaceWithoutEnd,
         Fault::VoidedAmongOthers,

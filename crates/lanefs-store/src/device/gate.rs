@@ -12,8 +12,8 @@
 //! 3. Whoever finds no flush out while the one it needs has not begun makes it: it *leads*. The
 //!    lock is not held over it.
 //! 4. When flush `n` ends, all that need `n` are woken, and one of those that need `n + 1`, to
-//!    lead; nobody is called where nobody has parked. Who is woken may find that a newcomer leads already; then that flush covers it too, and it waits
-//!    for that one.
+//!    lead; nobody is called where nobody has parked. Who is woken may find that a newcomer leads
+//!    already; then that flush covers it too, and it waits for that one.
 //! 5. The first failure is kept and no flush is made after it: every caller whose flush did not
 //!    succeed before gets that error. After a failed flush a device may have dropped the writes and
 //!    then succeed with the next one.

@@ -40,8 +40,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Engine {
-    /// See [`crate::Store::submit`].
-    pub(crate) fn run_transaction(&self, mut tx: Transaction) -> Result<()> {
+    /// See [`crate::Store::submit_and`].
+    pub(crate) fn run_transaction(&self, mut tx: Transaction, mut begun: impl FnMut()) -> Result<()> {
         self.log.check_writable()?;
         if !tx.durable && !tx.groups.is_empty() {
             return Err(StoreError::Invalid("record groups need a durable transaction".into()));
@@ -60,7 +60,7 @@ impl Engine {
         }
         let promised = |tx: &Transaction| tx.inodes.iter().map(|u| u64::from(u.reserved)).sum::<u64>();
         let brought = promised(&tx);
-        let r = self.try_until_there_is_space(&mut tx);
+        let r = self.try_until_there_is_space(&mut tx, &mut begun);
         debug_assert!(promised(&tx) <= brought, "promises came that nobody made");
         debug_assert!(r.is_err() || promised(&tx) == 0, "a promise was not taken");
         if r.is_err() {
@@ -69,11 +69,11 @@ impl Engine {
         r
     }
 
-    fn try_until_there_is_space(&self, tx: &mut Transaction) -> Result<()> {
+    fn try_until_there_is_space(&self, tx: &mut Transaction, begun: &mut impl FnMut()) -> Result<()> {
         self.watch_metadata(tx.lane)?;
         let mut tries = 0;
         loop {
-            match self.try_transaction(tx) {
+            match self.try_transaction(tx, begun) {
                 // Each checkpoint of the store's own would carry them along, and find less space
                 // than the one before.
                 Err(StoreError::NoSpace) if tries > 1 && self.waits_for_fold() => {
@@ -91,8 +91,10 @@ impl Engine {
 
     /// Makes one attempt. [`StoreError::NoSpace`] means: free space and try again; what was done
     /// already is taken out of `tx`.
-    fn try_transaction(&self, tx: &mut Transaction) -> Result<()> {
-        self.begin_transaction(tx, None)?.finish().0
+    fn try_transaction(&self, tx: &mut Transaction, begun: &mut impl FnMut()) -> Result<()> {
+        let transaction = self.begin_transaction(tx, None)?;
+        begun();
+        transaction.finish().0
     }
 
     /// Does steps A and B, for a transaction and the shares of an epoch that goes with it, both in
@@ -143,7 +145,10 @@ impl Engine {
     }
 
     fn inodes_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<CachedInode>>> {
-        updates.iter().map(|u| self.inodes.get_or_new(u.ino, &u.attrs, &self.log.io)).collect()
+        // A new one has no page yet.
+        let get =
+            |u: &InodeUpdate| self.inodes.get_or_new(u.ino, &Attrs { size: 0, ..u.attrs }, &self.log.io);
+        updates.iter().map(get).collect()
     }
 
     /// Locks the inodes in their order, with all map nodes in memory that the pages need.
@@ -262,11 +267,8 @@ impl Engine {
                 inner.tail = Logged::No;
             }
             let version = inner.state.version() + 1;
-            if u.size_only {
-                inner.state.apply_attrs(&Attrs { size: u.attrs.size, ..*inner.state.attrs() }, version);
-            } else {
-                inner.state.apply_attrs(&u.attrs, version);
-            }
+            let attrs = if u.size_only { *inner.state.attrs() } else { u.attrs };
+            inner.state.apply_attrs(&Attrs { size: plan.size, ..attrs }, version);
             if plan.tail.is_some() && inner.state.tail().is_some() {
                 own += inner.charge_own(copies);
             }
@@ -380,8 +382,25 @@ pub(crate) fn record_of(
     r
 }
 
+/// Returns the size that an inode gets by an update: as large as it grows with pages that are there,
+/// and the update's as soon as no page of it is missing.
+fn size_with(u: &InodeUpdate, state: &InodeState) -> u64 {
+    if !u.more {
+        return u.attrs.size;
+    }
+    let end = u.pages.last().map_or(0, |(page, _)| (page + 1) << BLOCK_SHIFT);
+    let size = u.attrs.size.min(state.attrs().size.max(end));
+    debug_assert!(
+        u.pages.last().is_none_or(|(page, _)| page << BLOCK_SHIFT < size),
+        "a page behind the size"
+    );
+    size
+}
+
 /// The needs of an update, decided before anything changes.
 struct Plan {
+    /// The size that the inode gets ([`size_with`]).
+    size: u64,
     /// The page that goes into the inode block, and how many bytes of it.
     tail: Option<(u64, usize)>,
     /// The present tail becomes a block.
@@ -393,14 +412,15 @@ struct Plan {
 impl Plan {
     fn new(u: &InodeUpdate, state: &InodeState) -> Plan {
         let has = |page: u64| u.pages.iter().any(|(p, _)| *p == page);
-        let tail = if u.attrs.kind() == Some(FileKind::Dir) { None } else { tail_of(u.attrs.size) };
+        let size = size_with(u, state);
+        let tail = if u.attrs.kind() == Some(FileKind::Dir) { None } else { tail_of(size) };
         let tail = tail.filter(|t| has(t.0));
         let displaced = match (tail, state.tail()) {
-            (Some((new, _)), Some((old, _))) => new != old && !has(old) && u.attrs.size > old << BLOCK_SHIFT,
+            (Some((new, _)), Some((old, _))) => new != old && !has(old) && size > old << BLOCK_SHIFT,
             _ => false,
         };
         let blocks = u.pages.len() - usize::from(tail.is_some()) + usize::from(displaced);
         debug_assert!(!displaced || tail.is_some(), "nothing displaces the tail of inode {}", u.ino);
-        Plan { tail, displaced, blocks }
+        Plan { size, tail, displaced, blocks }
     }
 }

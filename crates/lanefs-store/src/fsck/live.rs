@@ -143,13 +143,12 @@ impl Job<'_> {
                 xattrs: None,
                 pages: vec![(page, block)],
                 reserved: 0,
+                more: false,
             };
-            engine.run_transaction(Transaction {
-                lane: 0,
-                durable: false,
-                groups: Vec::new(),
-                inodes: vec![update],
-            })?;
+            engine.run_transaction(
+                Transaction { lane: 0, durable: false, groups: Vec::new(), inodes: vec![update] },
+                || {},
+            )?;
             self.keep_live(engine, ino, addr)?;
         }
         Ok(())

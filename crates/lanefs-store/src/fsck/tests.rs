@@ -116,8 +116,15 @@ impl Volume {
                 let pages = (0..n).map(|p| (p * (1 + i), page(i * 1000 + p))).collect();
                 let attrs = attrs(libc::S_IFREG | 0o644, n * (1 + i) * 4096);
                 let xattrs = (i == 20).then(|| vec![9; 5000]);
-                let u =
-                    InodeUpdate { ino: Ino(1000 + i), attrs, size_only: false, xattrs, pages, reserved: 0 };
+                let u = InodeUpdate {
+                    ino: Ino(1000 + i),
+                    attrs,
+                    size_only: false,
+                    xattrs,
+                    pages,
+                    reserved: 0,
+                    more: false,
+                };
                 s.submit(Transaction { lane: 0, durable: i % 20 == 0, groups: Vec::new(), inodes: vec![u] })
                     .unwrap();
             }
@@ -249,6 +256,7 @@ fn an_open_volume_is_recovered_in_memory_by_a_check() {
         xattrs: None,
         pages: vec![(0, page(1))],
         reserved: 0,
+        more: false,
     };
     s.submit(Transaction { lane: 0, durable: true, groups: g, inodes: vec![u] }).unwrap();
     s.shutdown();
@@ -435,7 +443,15 @@ fn preallocated() -> Volume {
         assert_eq!(s.preallocate(0, Ino(1010), 40..50, &|| unreachable!()).unwrap(), 10);
         let pages = vec![(42, page(1)), (43, page(2))];
         let attrs = attrs(libc::S_IFREG | 0o644, 44 * 4096);
-        let u = InodeUpdate { ino: Ino(1010), attrs, size_only: false, xattrs: None, pages, reserved: 0 };
+        let u = InodeUpdate {
+            ino: Ino(1010),
+            attrs,
+            size_only: false,
+            xattrs: None,
+            pages,
+            reserved: 0,
+            more: false,
+        };
         let inodes = vec![u];
         s.submit(Transaction { lane: 0, durable: true, groups: Vec::new(), inodes }).unwrap();
         assert_eq!(s.engine.totals.unwritten(), 0);
@@ -541,6 +557,7 @@ fn unreadable_tables_are_counted_and_searched() {
                 xattrs: None,
                 pages: (0..200).map(|p| (p, page(n * 7 + p))).collect(),
                 reserved: 0,
+                more: false,
             };
             s.submit(Transaction { lane: 0, durable: false, groups: Vec::new(), inodes: vec![u] }).unwrap();
         }
@@ -872,6 +889,7 @@ fn unclosed() -> Vec<u8> {
             xattrs: None,
             pages: pages.iter().map(|p| (*p, page(seed + p))).collect(),
             reserved: 0,
+            more: false,
         };
         s.submit(Transaction { lane: 0, durable: true, groups, inodes: vec![u] }).unwrap();
     };

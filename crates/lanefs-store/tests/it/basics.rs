@@ -355,12 +355,44 @@ fn an_update_of_the_size_alone_leaves_the_other_attributes() {
     s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
     let attrs = Attrs { mode: libc::S_IFREG, size: 2 * 4096 + 10, ..Attrs::default() };
     let pages = vec![(2, page(3))];
-    let u = InodeUpdate { ino: Ino(20), attrs, size_only: true, xattrs: None, pages, reserved: 0 };
+    let u =
+        InodeUpdate { ino: Ino(20), attrs, size_only: true, xattrs: None, pages, reserved: 0, more: false };
     s.submit(tx(true, vec![], vec![u])).unwrap();
     drop(s);
     let (s, _) = open(&d);
     assert_eq!(s.load_inode(Ino(20)).unwrap().unwrap().attrs, crate::common::attrs(2 * 4096 + 10));
     assert_eq!(read(&s, 20, 2).unwrap().0[..10], page(3).0[..10]);
+}
+
+/// The size tells of no page that is to come, unless it is told so; and a cut comes at once.
+#[test]
+fn an_update_of_which_pages_are_to_come_makes_a_file_as_long_as_those_that_are_there() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    let some = |size, pages: &[u64]| InodeUpdate {
+        more: true,
+        ..update(20, size, pages.iter().map(|p| (*p, page(*p))).collect())
+    };
+    let size_now = || s.load_inode(Ino(20)).unwrap().unwrap().attrs.size;
+    s.submit(tx(true, g, vec![some(5 * 4096 + 10, &[])])).unwrap();
+    assert_eq!(size_now(), 0);
+    s.submit(tx(true, vec![], vec![some(5 * 4096 + 10, &[0, 2])])).unwrap();
+    assert_eq!(size_now(), 3 * 4096);
+    s.submit(tx(true, vec![], vec![some(5 * 4096 + 10, &[1])])).unwrap();
+    assert_eq!(size_now(), 3 * 4096);
+    s.submit(tx(true, vec![], vec![some(5 * 4096 + 10, &[4, 5])])).unwrap();
+    assert_eq!(size_now(), 5 * 4096 + 10);
+    s.submit(tx(true, vec![], vec![some(9000, &[0])])).unwrap();
+    assert_eq!(size_now(), 9000);
+    let begun = std::cell::Cell::new(0);
+    let whole = update(20, 7 * 4096, vec![(6, page(6))]);
+    s.submit_and(tx(true, vec![], vec![whole]), || begun.set(begun.get() + 1)).unwrap();
+    assert_eq!((size_now(), begun.get()), (7 * 4096, 1));
+    drop(s);
+    let (s, _) = open(&d);
+    assert_eq!(s.load_inode(Ino(20)).unwrap().unwrap().attrs.size, 7 * 4096);
+    assert_eq!(read(&s, 20, 6).unwrap().0, page(6).0);
 }
 
 #[test]

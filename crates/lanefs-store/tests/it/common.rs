@@ -73,7 +73,15 @@ pub fn page(seed: u64) -> Box<Block> {
 }
 
 pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate {
-    InodeUpdate { ino: Ino(ino), attrs: attrs(size), size_only: false, xattrs: None, pages, reserved: 0 }
+    InodeUpdate {
+        ino: Ino(ino),
+        attrs: attrs(size),
+        size_only: false,
+        xattrs: None,
+        pages,
+        reserved: 0,
+        more: false,
+    }
 }
 
 pub fn tx(durable: bool, groups: Vec<u8>, inodes: Vec<InodeUpdate>) -> Transaction {

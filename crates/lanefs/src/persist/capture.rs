@@ -155,7 +155,8 @@ fn capture_round(
     let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
     let Some(data) = inode.data() else {
         let (attrs, pages) = (inode.attrs(), Vec::new());
-        let u = InodeUpdate { ino: inode.ino, attrs, size_only: false, xattrs, pages, reserved: 0 };
+        let u =
+            InodeUpdate { ino: inode.ino, attrs, size_only: false, xattrs, pages, reserved: 0, more: false };
         debug_assert!(!data_only, "fdatasync of what has no content writes all attributes");
         if rights::rights_pending(persist, inode) {
             return Err(RIGHTS_PENDING);
@@ -175,7 +176,7 @@ fn capture_round(
         persist.flush.lock().begins(inode);
         *under_way = true;
     }
-    let numbers = piece::numbers(&captured.pages);
+    let (numbers, skipped) = (piece::numbers(&captured.pages), captured.skipped);
     debug_assert!(durable || *under_way, "`unsynced` does not know of the write");
     debug_assert!(numbers.first().is_none_or(|p| *p >= *from), "pages {numbers:?} from {from} on");
     // But for the page in which the file ends: it must not be missing where a later round makes
@@ -186,13 +187,13 @@ fn capture_round(
     debug_assert!(numbers.first().is_none_or(|p| *from >= *p), "the round made no headway");
     // Names go with the last round: none of the data may be missing when they count.
     let with = if more { With::Nothing } else { with };
-    let r = submit_with(persist, durable, file.update(xattrs, captured.pages), with);
+    let r = submit_with(persist, durable, file.update(xattrs, captured), with);
     if r.is_err() {
         file.failed();
     }
     file.finish(&numbers, r.is_ok());
-    debug_assert!(captured.skipped == 0 || n < max, "pages were left out for others");
-    if captured.skipped > 0 && r.is_ok() {
+    debug_assert!(skipped == 0 || n < max, "pages were left out for others");
+    if skipped > 0 && r.is_ok() {
         // The rest stays dirty; whoever asked for durability gets the error.
         persist.journal.dirty_inode(inode, 0);
         return posix(libc::ENOSPC);
@@ -213,11 +214,13 @@ fn submit_with(persist: &Persist, durable: bool, update: InodeUpdate, with: With
 
 #[cfg(test)]
 mod tests {
+    use super::{For, With, write_back_held};
     use crate::persist::testing::volume;
     use crate::persist::{checkpoint, commit, piece, reaper, writeback};
-    use crate::{MountOptions, Volume};
+    use crate::{MountOptions, OpenOptions, Volume};
     use lanefs_store::device::{Device, MemoryDevice};
     use lanefs_store::{FormatOptions, Store, Transaction};
+    use std::io::Write as _;
     use std::sync::{Arc, mpsc};
 
     /// A call that was let in before gets the error that all calls get from then on.
@@ -234,6 +237,40 @@ mod tests {
             stop(&v);
             assert_eq!(piece::submit_one(&v.0.persist, late()).unwrap_err().errno(), libc::EIO);
         }
+    }
+
+    /// An update carried the size that the file had, whatever was captured of its pages: attributes
+    /// alone, or a part of what was appended, came into the tree with the checkpoint, and behind
+    /// them were zeros.
+    #[test]
+    fn a_file_grows_with_its_bytes() {
+        let (v, device) = volume(64);
+        let (inner, fs) = (v.0.persist.clone(), v.fs());
+        let found = || {
+            checkpoint::checkpoint(&inner).unwrap();
+            let bytes = device.after_crash().fs().read("/log").unwrap();
+            assert_eq!(bytes.iter().position(|b| *b != 7), None, "zeros in {} bytes", bytes.len());
+            bytes.len()
+        };
+        fs.write("/log", [7; 20_000]).unwrap();
+        v.sync().unwrap();
+        let mut log = fs.open("/log", OpenOptions::new().append(true)).unwrap();
+        log.write_all(&[7; 100_000]).unwrap();
+        let guard = crossbeam_epoch::pin();
+        let inode = inner.memfs.inodes.get(log.stat().unwrap().ino, &guard).unwrap();
+        let write_back = |max| {
+            let lock = inode.sync_lock.lock();
+            write_back_held(&inner, inode, &lock, For::Later, With::Nothing, max).unwrap()
+        };
+        assert_eq!((write_back(0), found()), (0, 20_000));
+        assert_eq!((write_back(5), found()), (5, 9 * 4096));
+        assert_eq!((write_back(usize::MAX), found()), (21, 120_000));
+        // What is cut is cut by the first update, however much of the rest is dirty.
+        log.write_all_at(&[7; 50_000], 0).unwrap();
+        log.set_len(50_001).unwrap();
+        log.write_all(&[7; 1]).unwrap();
+        log.set_len(50_001).unwrap();
+        assert_eq!((write_back(1), found()), (1, 50_001));
     }
 
     /// Between the fold of its end and the end of the checkpoint a file's inode is in memory still,

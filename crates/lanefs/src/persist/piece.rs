@@ -71,8 +71,9 @@ impl<'a> Writing<'a> {
         debug_assert!(pages.last().is_none_or(|p| p.0 < end), "a page behind the size that goes with it");
     }
 
-    /// Returns the update that hands captured pages to the store.
-    pub fn update(&self, xattrs: Option<Vec<u8>>, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate {
+    /// Returns the update that hands what was captured to the store.
+    pub fn update(&self, xattrs: Option<Vec<u8>>, captured: Captured) -> InodeUpdate {
+        let Captured { pages, more, skipped } = captured;
         debug_assert!(pages.len() <= MAX_PAGES, "{} pages at once", pages.len());
         InodeUpdate {
             ino: self.inode.ino,
@@ -81,6 +82,8 @@ impl<'a> Writing<'a> {
             xattrs,
             reserved: pages.len() as u32,
             pages,
+            // What was skipped lies behind the others: it is the page in which the file ends.
+            more: more || skipped > 0,
         }
     }
 
@@ -111,10 +114,16 @@ pub(super) fn encoded_xattrs(inode: &Inode) -> Option<Vec<u8>> {
 
 /// Hands a transaction to the store.
 pub(super) fn submit_one(persist: &Persist, t: Transaction) -> Result<()> {
+    submit_and(persist, t, || {})
+}
+
+/// Hands a transaction to the store; `begun` is called when the store has it, maybe before its
+/// pages are on the device.
+pub(super) fn submit_and(persist: &Persist, t: Transaction, begun: impl FnMut()) -> Result<()> {
     debug_assert!(t.inodes.len() <= 1, "{} inodes: each is written by itself", t.inodes.len());
     debug_assert!(t.durable || t.groups.is_empty(), "names in a batch that is not flushed");
     debug_assert!(t.lane < persist.journal.lanes.len(), "lane {} chooses no log", t.lane);
     persist.check_alive()?;
-    persist.store.submit(t)?;
+    persist.store.submit_and(t, begun)?;
     Ok(())
 }

@@ -7,8 +7,10 @@
 //! other steps. The round that follows, always, captures what changed meanwhile; if the write is
 //! durable, that round makes it so.
 //!
-//! 1. All pieces of a stretch carry the attributes and the size of one moment: in whatever order
-//!    the store takes them, the inode ends with these.
+//! 1. All pieces of a stretch carry the attributes of one moment, and the store takes them in their
+//!    order, each in its turn ([`Turns`]): the size grows with the pages that are there (SEMANTICS
+//!    F9). Their pages go to the device side by side. Behind a piece that the store did not take it
+//!    takes none.
 //! 2. No mark of the inode is taken here: the round that follows takes them, and captures all that
 //!    they stand for (O15).
 //! 3. The inode's writeback lock is held over a stretch, from the attributes until its last piece
@@ -28,6 +30,7 @@ use crate::memfs::inode::{SYNCING, XATTR_DIRTY};
 use crate::persist::Persist;
 use lanefs_store::Transaction;
 use lanefs_sync::SignalsBlocked;
+use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -44,9 +47,68 @@ const _: () = assert!(PIECE > 0 && MAX_PAGES.is_multiple_of(PIECE), "a round is 
 const _: () = assert!(LEAST > HELPERS * PIECE, "there is something to capture while all helpers write");
 const _: () = assert!(STRETCH > HELPERS, "helpers are handed the next piece before a stretch ends");
 
+/// The order in which the store takes the pieces of a stretch.
+#[derive(Default)]
+struct Turns {
+    /// The piece whose turn it is; `None` once one was not taken.
+    next: Mutex<Option<usize>>,
+    moved: Condvar,
+}
+
+impl Turns {
+    /// Lets the first piece of a stretch begin.
+    fn restart(&self) {
+        *self.next.lock() = Some(0);
+    }
+
+    /// Waits for the turn of a piece; false if one before it was not taken.
+    fn wait_for(&self, piece: usize) -> bool {
+        let mut next = self.next.lock();
+        loop {
+            match *next {
+                Some(n) if n < piece => self.moved.wait(&mut next),
+                Some(n) => {
+                    debug_assert_eq!(n, piece, "a piece was taken twice");
+                    return true;
+                }
+                None => return false,
+            }
+        }
+    }
+
+    /// Ends the turn of a piece: the next one's comes if it was `taken`.
+    fn end(&self, piece: usize, taken: bool) {
+        let mut next = self.next.lock();
+        debug_assert!(next.is_none_or(|n| n == piece), "it was the turn of another piece");
+        *next = next.filter(|_| taken).map(|n| n + 1);
+        self.moved.notify_all();
+    }
+}
+
+/// The turn of a piece, which ends in any case.
+struct Turn<'a> {
+    turns: &'a Turns,
+    piece: Option<usize>,
+}
+
+impl Turn<'_> {
+    fn end(&mut self, taken: bool) {
+        if let Some(piece) = self.piece.take() {
+            self.turns.end(piece, taken);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.end(false);
+    }
+}
+
 /// A thread that submits what it is sent, in turn.
 struct Helper {
-    jobs: Sender<Transaction>,
+    /// Pieces with their places in the stretch.
+    jobs: Sender<(usize, Transaction)>,
     answers: Receiver<Result<()>>,
 }
 
@@ -79,15 +141,17 @@ pub(super) fn stream_out(
 ) -> Result<usize> {
     debug_assert!(max >= LEAST, "{max} pages are not worth helpers");
     debug_assert!(inode.has(SYNCING), "the writeback of inode {} has not begun", inode.ino);
+    let turns = Turns::default();
     std::thread::scope(|s| {
+        let turns = &turns;
         let mut helpers = Vec::with_capacity(HELPERS);
         let blocked = SignalsBlocked::new();
         for _ in 0..HELPERS {
-            let (jobs, taken) = channel::<Transaction>();
+            let (jobs, sent) = channel::<(usize, Transaction)>();
             let (answer, answers) = channel();
             let work = move || {
-                for t in taken {
-                    if answer.send(piece::submit_one(persist, t)).is_err() {
+                for (n, t) in sent {
+                    if answer.send(submit_in_turn(persist, turns, n, t)).is_err() {
                         return;
                     }
                 }
@@ -105,6 +169,7 @@ pub(super) fn stream_out(
         {
             let pieces = (max - written).div_ceil(PIECE).min(STRETCH);
             let n;
+            turns.restart();
             (n, from) = stretch(persist, inode, data, data_only, at, pieces, &helpers)?;
             debug_assert!(from.is_none_or(|next| next > at), "a stretch from page {at} on made no headway");
             debug_assert!(n <= pieces * PIECE, "{n} pages in {pieces} pieces");
@@ -112,6 +177,18 @@ pub(super) fn stream_out(
         }
         Ok(written)
     })
+}
+
+/// Submits piece `n` of a stretch when the store has all before it.
+fn submit_in_turn(persist: &Persist, turns: &Turns, n: usize, t: Transaction) -> Result<()> {
+    if !turns.wait_for(n) {
+        // The caller has that one's error, and tells no other.
+        return posix(libc::ECANCELED);
+    }
+    let mut turn = Turn { turns, piece: Some(n) };
+    let r = piece::submit_and(persist, t, || turn.end(true));
+    debug_assert!(r.is_err() || turn.piece.is_none(), "the store took a piece without a word");
+    r
 }
 
 /// Hands over up to `pieces` pieces from page `from` on; returns the pages of which the store
@@ -165,11 +242,11 @@ fn stretch(
             lane: persist.journal.lanes.mine(),
             durable: false,
             groups: Vec::new(),
-            inodes: vec![file.update(xattrs.take(), captured.pages)],
+            inodes: vec![file.update(xattrs.take(), captured)],
         };
         let helper = n % helpers.len();
         // A helper that is gone answers nothing either: `finish` takes that for an error.
-        let _ = helpers[helper].jobs.send(t);
+        let _ = helpers[helper].jobs.send((n, t));
         under_way.push_back(Piece { helper, pages });
         debug_assert!(under_way.len() <= helpers.len() + 1, "a helper has more than two pieces");
         if under_way.len() > helpers.len()
@@ -196,5 +273,35 @@ fn stretch(
         // The rest stays dirty; whoever asked for durability gets the error.
         None if skipped > 0 => posix(libc::ENOSPC),
         None => Ok((written, more.then_some(from))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Turn, Turns};
+    use lanefs_sync::lock::Mutex;
+
+    #[test]
+    fn pieces_begin_in_their_order_and_none_behind_one_that_failed() {
+        let (turns, began) = (Turns::default(), Mutex::new(Vec::new()));
+        turns.restart();
+        std::thread::scope(|s| {
+            for helper in 0..3 {
+                let (turns, began) = (&turns, &began);
+                s.spawn(move || {
+                    for piece in (helper..30).step_by(3) {
+                        if turns.wait_for(piece) {
+                            let mut turn = Turn { turns, piece: Some(piece) };
+                            began.lock().push(piece);
+                            // The others end as a piece does that the store does not take.
+                            if piece < 20 {
+                                turn.end(true);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(*began.lock(), (0..=20).collect::<Vec<_>>());
     }
 }

@@ -165,6 +165,7 @@ fn look_for(fault: Library) -> Look {
                 "creat /a 9000; sync; creat /b 9000; write /a 0 9000; sync; write /a 4096 4096; fsync /a; write /a 0 100; fsync /a",
             ];
         }
+        C::SizeAhead => l.scripts = &["creat /a 5000; sync; append /a 20000; setxattr /a user.a 9000; ckpt"],
         C::NumberReused => {
             l.scripts = &[
                 "creat /a 5000; fsync /a; unlink /a; creat /b 3000; fsync /b; tick; creat /c 100; fsync /c; ckpt",

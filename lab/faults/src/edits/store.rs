@@ -3,6 +3,7 @@
 use super::Edit;
 use crate::Fault;
 
+const ENGINE_TRANSACTION: &str = "crates/lanefs-store/src/engine/transaction.rs";
 const BATCH: &str = "crates/lanefs-format/src/batch.rs";
 const CHECKSUM: &str = "crates/lanefs-format/src/checksum.rs";
 const LOG_SEGMENT: &str = "crates/lanefs-store/src/log/segment.rs";
@@ -19,6 +20,12 @@ const INODE_TABLE: &str = "crates/lanefs-store/src/tree/inode_table.rs";
 const RECOVERY_SCAN: &str = "crates/lanefs-store/src/recovery/scan.rs";
 
 pub const EDITS: &[Edit] = &[
+    Edit {
+        fault: Fault::SizeAhead,
+        file: ENGINE_TRANSACTION,
+        from: "if !u.more {",
+        to: "if !u.more || $PLANTED {",
+    },
     Edit {
         fault: Fault::PackFreed,
         file: INODE_TABLE,

@@ -15,6 +15,7 @@ use lanefs::Cred;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub(crate) use data::PAGE;
 pub use data::{Page, Pages};
 
 /// An inode of the model. Never used twice.

@@ -1,9 +1,9 @@
-//! One inode after a crash: rules F1 to F6.
+//! One inode after a crash: rules F1 to F6, and F9.
 
 use super::cut::Cut;
 use super::rights::is_acl;
 use super::{Found, Oracle, Versioned, Versions, Violation, broken};
-use crate::model::{Id, Page, Persist, ROOT};
+use crate::model::{Id, PAGE, Page, Persist, ROOT};
 use crate::op::{Identity, Name, Tagged};
 use lanefs::Order;
 use std::sync::Arc;
@@ -136,8 +136,16 @@ impl Oracle {
         let from = upto(&v.sizes, covered);
         let sizes = || v.sizes.iter().skip(from).take_while(|s| s.op < called);
         let mut why = None;
-        for s in sizes().filter(|s| s.value == found.size) {
-            match self.pages_fit(v, found, s.op, covered, called) {
+        // F9: a part of a growing write is found, up to the end of one of its pages.
+        let within = |i: usize| {
+            i > from
+                && !v.sizes[i].cut
+                && found.size.is_multiple_of(PAGE)
+                && (v.sizes[i - 1].value + 1..v.sizes[i].value).contains(&found.size)
+        };
+        let fits = |i: &usize| v.sizes[*i].value == found.size || within(*i);
+        for i in (from..from + sizes().count()).filter(fits) {
+            match self.pages_fit(v, found, v.sizes[i].op, covered, called) {
                 Ok(()) => return Ok(()),
                 Err(e) => why = Some(e),
             }
@@ -149,6 +157,18 @@ impl Oracle {
                 format!("{:?} has {} bytes; allowed (step, size): {allowed:?}", found.path, found.size),
             )
         }))
+    }
+
+    /// F9: Returns the last step by which the file grew inside a page, if writes alone brought that
+    /// into the file; the size is the one made by step `size_op`.
+    fn grown_at(v: &Versions, page: u64, size_op: usize) -> Option<usize> {
+        let sizes = &v.sizes[..v.sizes.iter().take_while(|s| s.op <= size_op).count()];
+        let outside = sizes.iter().rposition(|s| s.value <= page * PAGE)?;
+        if sizes[outside + 1..].iter().any(|s| s.cut) {
+            return None;
+        }
+        let inside = sizes[outside..].windows(2).take_while(|w| w[0].value < (page + 1) * PAGE);
+        inside.filter(|w| w[1].value > w[0].value).last().map(|w| w[1].op)
     }
 
     /// Checks that every page is at an allowed version if the size is the one made by step
@@ -182,6 +202,10 @@ impl Oracle {
             // what lies behind must be gone.
             let trimmed = first.filter(|f| versions[*f].op == size_op && page.len() < 4096);
             let start = if trimmed.is_some() { low } else { low.max(first) };
+            // F9: not as it was before the file grew over it.
+            let grown = Oracle::grown_at(v, i as u64, size_op).filter(|op| versions[0].op <= *op);
+            let grown = grown.map(|op| upto(versions, Some(op)));
+            let start = start.max(grown);
             let same = |x: Option<&Arc<Page>>| x.map_or(&ZERO[..], |p| &p[..])[..page.len()] == *page;
             let unwritten = start.is_none() && same(None);
             let range = start.unwrap_or(0)..end.max(start.map_or(0, |s| s + 1)).min(versions.len());
@@ -195,6 +219,8 @@ impl Oracle {
                         "C4"
                     } else if low.is_some_and(|l| versions[l].op > x.op) {
                         "F2"
+                    } else if grown.is_some_and(|g| versions[g].op > x.op) {
+                        "F9"
                     } else {
                         "F3"
                     },
@@ -206,9 +232,18 @@ impl Oracle {
                         versions.iter().map(|x| x.op).collect::<Vec<_>>()
                     ),
                 ),
-                None if covered.is_some() && page.iter().all(|b| *b == 0) => broken(
+                None if low.is_some() && page.iter().all(|b| *b == 0) => broken(
                     "F2",
                     format!("{:?}: page {i} is zeros; it was durable up to step {covered:?}", found.path),
+                ),
+                None if grown.is_some() && page.iter().all(|b| *b == 0) => broken(
+                    "F9",
+                    format!(
+                        "{:?} ({} bytes): page {i} is zeros; the file grew over it with what steps {:?} wrote",
+                        found.path,
+                        found.size,
+                        versions.iter().map(|x| x.op).collect::<Vec<_>>()
+                    ),
                 ),
                 None => self.stray(found, i, page),
             });
