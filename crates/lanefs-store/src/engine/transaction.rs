@@ -382,8 +382,8 @@ pub(crate) fn record_of(
     r
 }
 
-/// Returns the size that an inode gets by an update: as large as it grows with pages that are there,
-/// and the update's as soon as no page of it is missing.
+/// Returns the size that an inode gets by an update: no larger than it grows with pages that are
+/// there, until none is missing.
 fn size_with(u: &InodeUpdate, state: &InodeState) -> u64 {
     if !u.more {
         return u.attrs.size;
