@@ -30,9 +30,11 @@ impl Pool {
         queue.push_back(seg);
     }
 
-    /// Takes one, of those without content if there is any.
+    /// Takes one: that with old content which was freed last, if there is any. What lies below it,
+    /// memory or blocks of a sparse image, is there already, and what was never written stays so:
+    /// an image grows no larger than it has to.
     pub fn pop(&mut self) -> Option<SegId> {
-        self.clean.pop_front().or_else(|| self.stale.pop_front())
+        self.stale.pop_back().or_else(|| self.clean.pop_front())
     }
 
     /// Takes at most `most` of those with old content, the first ones, as long as they are `old`.
@@ -54,5 +56,28 @@ impl Pool {
         taken.extend(self.clean.drain(..n));
         debug_assert!(taken.len() <= most, "{taken:?} of at most {most} segments");
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pool;
+
+    /// A sparse image with little in it grew to its full size, segment after segment.
+    #[test]
+    fn what_was_freed_last_is_used_first_and_what_was_never_used_last() {
+        let mut pool = Pool::default();
+        (0..4).for_each(|seg| pool.put(seg, false));
+        assert_eq!(pool.pop(), Some(0));
+        assert_eq!(pool.pop(), Some(1));
+        pool.put(1, true);
+        pool.put(0, true);
+        assert_eq!([pool.pop(), pool.pop(), pool.pop()], [Some(0), Some(1), Some(2)]);
+        pool.put(2, true);
+        pool.put(0, true);
+        // The oldest is discarded, and then as good as new.
+        assert_eq!(pool.take_stale(1, |_| true), [2]);
+        pool.put(2, false);
+        assert_eq!([pool.pop(), pool.pop(), pool.pop(), pool.pop()], [Some(0), Some(3), Some(2), None]);
     }
 }
