@@ -246,7 +246,7 @@ fn beside(
     std::thread::scope(|s| {
         let other = fs.clone();
         let (phase, moved, mover) = (&phase, &moved, &mover);
-        s.spawn(move || {
+        let thread = s.spawn(move || {
             loop {
                 match phase.load(SeqCst) {
                     u64::MAX => return,
@@ -264,6 +264,7 @@ fn beside(
         let wait = |p| {
             phase.store(p, SeqCst);
             while moved.load(SeqCst) != p {
+                assert!(!thread.is_finished(), "the other thread has panicked");
                 std::thread::yield_now();
             }
         };
