@@ -290,7 +290,13 @@ impl File {
     /// EISDIR: a directory. Else as [`File::write_at`] without EBADF.
     pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let data = self.data()?;
-        let writer = Writer { keeps_times: true, keeps_pages: true, privileged: true, writes_ahead: true };
+        let writer = Writer {
+            keeps_times: true,
+            keeps_pages: true,
+            privileged: true,
+            writes_ahead: true,
+            any_order: true,
+        };
         content::write_data(self.persist(), self.inode(), data, Some(offset), buf, writer).map(|w| w.1)
     }
 
@@ -301,6 +307,7 @@ impl File {
             keeps_pages: false,
             privileged: self.privileged,
             writes_ahead: self.writes_ahead.load(Ordering::Relaxed),
+            any_order: false,
         }
     }
 

@@ -14,6 +14,7 @@ mod mount_belief;
 mod mount_block;
 mod mount_files;
 mod mount_flags;
+mod mount_growth;
 mod mount_handles;
 mod mount_idmap;
 mod mount_open_files;

@@ -92,6 +92,7 @@ pub(crate) fn data_ctx<'a>(core: &'a Core, inode: &'a Inode) -> DataCtx<'a> {
         ino: inode.ino,
         lane,
         once: false,
+        any_order: false,
         stamps: Some(inode.page_stamps(lane)),
     }
 }

@@ -376,7 +376,11 @@ impl Inode {
             gid,
             flags,
             rdev: self.rdev,
-            size: if self.kind == FileKind::Dir { 0 } else { self.size() },
+            size: match &self.body {
+                Body::File(data) => data.size_to_store(),
+                _ if self.kind == FileKind::Dir => 0,
+                _ => self.size(),
+            },
             atime: self.atime.load(Relaxed),
             mtime,
             ctime,

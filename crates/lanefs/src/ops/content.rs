@@ -35,6 +35,8 @@ pub(crate) struct Writer {
     pub privileged: bool,
     /// What it writes is written back while the file grows.
     pub writes_ahead: bool,
+    /// It hands over what others wrote, in another order perhaps than they did.
+    pub any_order: bool,
 }
 
 /// Reads a file's content.
@@ -134,7 +136,11 @@ fn write_part(
         // set meanwhile.
         drop_privilege(core, inode, writer.privileged);
     }
-    let ctx = DataCtx { once: writer.keeps_pages, ..page_store::data_ctx(core, inode) };
+    let ctx = DataCtx {
+        once: writer.keeps_pages,
+        any_order: writer.any_order,
+        ..page_store::data_ctx(core, inode)
+    };
     let (at, w) = match offset {
         Some(o) => {
             // Not in the middle of a call that makes the file longer: it would be written back
@@ -194,7 +200,7 @@ fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> R
 pub(crate) fn truncate(core: &Core, inode: &Inode, size: u64) -> Result<()> {
     debug_assert!(size <= MAX_FILE_SIZE, "EFBIG comes first");
     let Some(data) = inode.data() else { return posix(libc::EINVAL) };
-    if data.size() == size && !data.has_space_behind() {
+    if data.size() == size && !data.has_space_behind() && data.size_to_store() == size {
         // Nothing but the times changes, which the caller sees to. (A write that extends the
         // file comes after this.)
         return Ok(());

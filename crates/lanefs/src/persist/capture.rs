@@ -2,6 +2,7 @@
 
 use crate::error::{Result, posix};
 use crate::memfs::Inode;
+use crate::memfs::data::FileData;
 use crate::memfs::dir::Dir;
 use crate::memfs::inode::{DATASYNC, DIRTY, ENDED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{self, RIGHTS_PENDING};
@@ -83,7 +84,7 @@ pub(crate) fn write_back_held(
     if under_way {
         persist.flush.lock().begins(inode);
     }
-    let (mut written, mut owed) = (0, false);
+    let (mut written, mut owed, mut kept) = (0, false, false);
     if let Some(data) = inode.data().filter(|d| stream::is_worth_streaming(persist, d, max)) {
         if !under_way {
             persist.flush.lock().begins(inode);
@@ -110,6 +111,7 @@ pub(crate) fn write_back_held(
             was |= DIRTY;
         }
         owed |= durable && was & UNSYNCED != 0;
+        kept |= inode.data().is_some_and(FileData::has_gap);
         let most = max.saturating_sub(written).min(persist.round_pages);
         let scope = (durable, data_only);
         match capture_round(persist, inode, scope, &mut under_way, was, with, (&mut from, most)) {
@@ -129,6 +131,10 @@ pub(crate) fn write_back_held(
     if from > 0 && inode.has_dirty() {
         // Its marks may have been taken with those of pages that were captured.
         persist.journal.dirty_inode(inode, 0);
+    }
+    if kept {
+        // What lies behind the gap is still to be written (`memfs::data`, G4 of `gaps`).
+        persist.journal.dirty_inode(inode, DATASYNC);
     }
     debug_assert!(under_way || durable, "a write that is not durable is under way until it ends");
     if !durable || under_way && r.is_err() {
@@ -271,6 +277,79 @@ mod tests {
         log.write_all(&[7; 1]).unwrap();
         log.set_len(50_001).unwrap();
         assert_eq!((write_back(1), found()), (1, 50_001));
+    }
+
+    /// A kernel hands a growing file over in several requests at a time, and the second of them may
+    /// be served first. A commit in between made the size durable that it gave the file, and a
+    /// crash showed zeros in place of the first.
+    #[test]
+    fn a_piece_that_is_handed_over_late_leaves_no_zeros() {
+        let (v, device) = volume(64);
+        let (inner, fs) = (v.0.persist.clone(), v.fs());
+        let found = || {
+            super::super::writeback::write_back_all(&inner, false).unwrap();
+            checkpoint::checkpoint(&inner).unwrap();
+            let bytes = device.after_crash().fs().read("/log").unwrap();
+            assert_eq!(bytes.iter().position(|b| *b != 7), None, "zeros in {} bytes", bytes.len());
+            bytes.len()
+        };
+        fs.write("/log", [7; 5000]).unwrap();
+        v.sync().unwrap();
+        let log = fs.open("/log", OpenOptions::new().write(true)).unwrap();
+        log.write_back_at(&[7; 4096], 8192).unwrap();
+        assert_eq!((found(), log.stat().unwrap().size), (5000, 12_288));
+        log.write_back_at(&[7; 8192], 16_384).unwrap();
+        log.write_back_at(&[7; 4096], 4096).unwrap();
+        assert_eq!(found(), 12_288);
+        log.write_back_at(&[7; 4096], 12_288).unwrap();
+        assert_eq!(found(), 24_576);
+        // Attributes alone bring no size either.
+        log.write_back_at(&[7; 4096], 28_672).unwrap();
+        fs.chmod("/log", 0o600).unwrap();
+        assert_eq!(found(), 24_576);
+        log.write_back_at(&[7; 4096], 24_576).unwrap();
+        assert_eq!(found(), 32_768);
+    }
+
+    /// What looks like a missing piece may be a hole: whoever syncs the file, renames it over
+    /// another or says how long it is has waited for all that came before.
+    #[test]
+    fn a_hole_is_durable_with_what_lies_behind_it() {
+        let (v, device) = volume(64);
+        let (inner, fs) = (v.0.persist.clone(), v.fs());
+        let sync: fn(&Volume, &crate::File) = |_, f| f.sync_all().unwrap();
+        let data: fn(&Volume, &crate::File) = |_, f| f.sync_data().unwrap();
+        let all: fn(&Volume, &crate::File) = |v, _| v.sync().unwrap();
+        let sized: fn(&Volume, &crate::File) = |v, f| {
+            f.set_len(20_480).unwrap();
+            super::super::writeback::write_back_all(&v.0.persist, false).unwrap();
+        };
+        let renamed: fn(&Volume, &crate::File) = |v, _| {
+            v.fs().write("/over", b"old").unwrap();
+            v.fs().rename("/0", "/over").unwrap();
+        };
+        for (n, makes_durable) in [sync, data, all, sized, renamed].into_iter().enumerate() {
+            for turn in 0..2 {
+                let f = fs.create("/0").unwrap();
+                f.write_back_at(&[7; 4096], 16_384).unwrap();
+                if turn == 1 {
+                    // Captured as far as the gap before.
+                    super::super::writeback::write_back_all(&inner, false).unwrap();
+                }
+                makes_durable(&v, &f);
+                commit::seal_and_commit(&inner).unwrap();
+                checkpoint::checkpoint(&inner).unwrap();
+                let name = if n == 4 { "/over" } else { "/0" };
+                let found = device.after_crash().fs().read(name).unwrap();
+                assert_eq!(found.len(), 20_480, "case {n}, turn {turn}");
+                assert!(found[..16_384].iter().all(|b| *b == 0) && found[16_384..] == [7; 4096]);
+                v.fs().unlink(name).unwrap();
+            }
+        }
+        let f = fs.create("/0").unwrap();
+        f.write_back_at(&[7; 4096], 16_384).unwrap();
+        v.close().unwrap();
+        assert_eq!(device.after_crash().fs().read("/0").unwrap().len(), 20_480);
     }
 
     /// Between the fold of its end and the end of the checkpoint a file's inode is in memory still,

@@ -24,12 +24,14 @@ use super::names::Names;
 use crate::Order;
 use crate::error::Result;
 use crate::memfs::Inode;
+use crate::memfs::data::FileData;
 use crate::memfs::dir::Dir;
 use crate::memfs::inode::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights;
 use crate::persist::Persist;
 use crate::persist::capture::{For, With};
 use crate::persist::commit;
+use crate::persist::piece;
 use crate::persist::replaced;
 use crate::persist::writeback;
 use std::sync::atomic::Ordering;
@@ -40,6 +42,9 @@ pub(crate) fn fsync(persist: &Persist, inode: &Inode, data_only: bool) -> Result
     persist.check_alive()?;
     if persist.options.read_only {
         return Ok(());
+    }
+    if inode.data().is_some_and(FileData::has_gap) {
+        piece::wait_for_pieces(persist, inode.ino);
     }
     if persist.options.order == Order::Ordered {
         return fsync_ordered(persist, inode, data_only);

@@ -7,8 +7,9 @@ use crate::memfs::Inode;
 use crate::memfs::data::{Captured, DataCtx, FileData, WritebackGuard};
 use crate::memfs::marks::STORED;
 use crate::ops::rights::{self, RIGHTS_PENDING};
-use lanefs_format::{Attrs, BLOCK_SIZE, Block};
+use lanefs_format::{Attrs, BLOCK_SIZE, Block, Ino};
 use lanefs_store::{InodeUpdate, Transaction};
+use std::time::{Duration, Instant};
 
 /// The most pages captured at once; fewer where segments are small, so that a round needs few of
 /// them free.
@@ -29,6 +30,7 @@ pub(super) struct Writing<'a> {
     lock: WritebackGuard<'a>,
     /// Of the attributes the store gets the size alone.
     data_only: bool,
+    /// Their size ends where a piece may be missing (`memfs::data`, `gaps`).
     pub attrs: Attrs,
     /// The store knew the inode before.
     pub was_stored: bool,
@@ -43,7 +45,7 @@ impl<'a> Writing<'a> {
         let lock = data.lock_writeback();
         let was_stored = data_only || inode.set(STORED) & STORED != 0;
         let attrs = match data_only {
-            true => Attrs { mode: inode.kind.mode_bits(), size: data.size(), ..Attrs::default() },
+            true => Attrs { mode: inode.kind.mode_bits(), size: data.size_to_store(), ..Attrs::default() },
             false => inode.attrs(),
         };
         debug_assert_eq!(attrs.kind(), Some(inode.kind), "the store takes the kind from the mode");
@@ -126,4 +128,21 @@ pub(super) fn submit_and(persist: &Persist, t: Transaction, begun: impl FnMut())
     persist.check_alive()?;
     persist.store.submit_and(t, begun)?;
     Ok(())
+}
+
+/// Waits for pieces of a file that may be on their way, for a caller that is about to make it
+/// durable and has no lock: at most some milliseconds (G3 of `memfs::data`, `gaps`).
+pub(super) fn wait_for_pieces(persist: &Persist, ino: Ino) {
+    let asked = Instant::now();
+    loop {
+        {
+            let guard = crossbeam_epoch::pin();
+            let data = persist.memfs.inodes.get(ino, &guard).and_then(Inode::data);
+            if !data.is_some_and(|data| data.awaits_pieces(asked)) {
+                return;
+            }
+        }
+        lanefs_sync::about_to_wait();
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

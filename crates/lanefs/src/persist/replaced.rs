@@ -27,6 +27,7 @@ use crate::ops::rights::is_pending;
 use crate::persist::Persist;
 use crate::persist::capture;
 use crate::persist::capture::{For, With};
+use crate::persist::piece;
 use lanefs_format::Ino;
 use std::cell::Cell as Local;
 use std::collections::BTreeSet;
@@ -132,6 +133,8 @@ fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
 
 /// Makes the content of a file durable, if it is not.
 pub(crate) fn flush_renamed(persist: &Persist, ino: Ino) -> Result<()> {
+    // First where nothing is pinned.
+    piece::wait_for_pieces(persist, ino);
     let guard = crossbeam_epoch::pin();
     // What is not in memory was written and covered by a checkpoint.
     let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return Ok(()) };
@@ -140,8 +143,11 @@ pub(crate) fn flush_renamed(persist: &Persist, ino: Ino) -> Result<()> {
 
 /// Does what [`flush_renamed`] does, for an inode at hand.
 pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()> {
-    if inode.data().is_none() {
-        return Ok(());
+    let Some(data) = inode.data() else { return Ok(()) };
+    if data.has_gap() {
+        // Of a file that is still being handed over; a caller with an inode at hand may be pinned
+        // meanwhile.
+        piece::wait_for_pieces(persist, inode.ino);
     }
     // Waits for an fsync under way, too.
     let l = inode.sync_lock.lock();

@@ -99,7 +99,7 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
         while matches!(content, Ok(1..)) && reaper::fills_the_log(persist) {
             content = checkpoint::checkpoint(persist).and_then(|_| reaper::reap(persist, true));
         }
-        let content = content.and(writeback::write_back_all(persist, false));
+        let content = content.and(writeback::write_back_last(persist));
         checkpoint::checkpoint(persist).map(|_| content)
     };
     persist.stop();

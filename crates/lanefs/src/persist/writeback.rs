@@ -3,7 +3,7 @@
 
 use super::capture::{For, With, write_back_held};
 use super::names::commit_rights;
-use super::{Persist, checkpoint, commit, unsynced};
+use super::{Persist, checkpoint, commit, piece, unsynced};
 use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
@@ -102,6 +102,17 @@ pub(crate) fn collect_dirty(persist: &Persist) {
 /// Writes back every inode that is dirty now. `durable`: each survives a crash when this
 /// returns, and so does what was written back before.
 pub(crate) fn write_back_all(persist: &Persist, durable: bool) -> Result<()> {
+    write_back_each(persist, durable, durable)
+}
+
+/// Writes back every inode that is dirty, where nobody hands over anything any more: the next
+/// checkpoint is the last.
+pub(super) fn write_back_last(persist: &Persist) -> Result<()> {
+    write_back_each(persist, false, true)
+}
+
+/// Does what [`write_back_all`] does. `to_the_end`: what lies behind a hole is not held back.
+fn write_back_each(persist: &Persist, durable: bool, to_the_end: bool) -> Result<()> {
     // Later calls find what this one took from the queue durable, not under way.
     let _one = persist.syncing.lock();
     debug_assert!(!persist.options.read_only, "nothing becomes dirty");
@@ -116,6 +127,9 @@ pub(crate) fn write_back_all(persist: &Persist, durable: bool) -> Result<()> {
     };
     let mut first = None;
     for (i, &ino) in list.iter().enumerate() {
+        if to_the_end {
+            piece::wait_for_pieces(persist, ino);
+        }
         let guard = crossbeam_epoch::pin();
         let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
         let l = inode.sync_lock.lock();

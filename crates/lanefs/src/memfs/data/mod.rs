@@ -18,6 +18,7 @@
 //!                 frames in hand or being loaded, and tries the others.
 //! tree lock       one per file: attaching a frame, making and unlinking nodes (`tree.rs`).
 //! pool locks      leaves (`pool.rs`).
+//! list of gaps    a leaf (`gaps.rs`).
 //! ```
 //!
 //! Frames are asked for, and writers are slowed down, before any of them is taken, for that may
@@ -100,11 +101,13 @@
 //! - *Hole and extension.* A hole blanks what it covers of the file's last page, or lets the page
 //!   go as a whole if the file ends within the hole. It decides by one reading of the size, and in
 //!   the latter case looks under the size lock whether that still holds.
+//! - *Extensions in another order than they were written in.* `gaps.rs`.
 //! - *Extension and writeback.* D6: an extending write in progress has pages behind the size; they
 //!   stay dirty for the next round.
 
 mod errseq;
 mod frame;
+mod gaps;
 mod pool;
 mod read;
 mod readahead;
@@ -158,7 +161,10 @@ pub struct FileData {
     /// At most so many pages behind the end are preallocated. Raised by who preallocates, before
     /// `blocks`; zero after a truncation.
     behind: AtomicU64,
-    apart: [u64; 3],
+    /// Pieces of it that may be on their way; see `gaps`. Written once, by the first write that is
+    /// handed over out of its order.
+    gaps: gaps::Gaps,
+    apart: u64,
     dirty: AtomicU32,
     size_lock: Mutex<()>,
     writeback_lock: Mutex<()>,
@@ -185,7 +191,8 @@ impl FileData {
             root: AtomicUsize::new(0),
             blocks: AtomicU64::new(blocks),
             behind: AtomicU64::new(behind),
-            apart: [0; 3],
+            gaps: gaps::Gaps::new(),
+            apart: 0,
             dirty: AtomicU32::new(0),
             size_lock: Mutex::new(()),
             writeback_lock: Mutex::new(()),

@@ -20,7 +20,8 @@ use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, MAX_LANES};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicI64, AtomicUsize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize};
 use stock::Stock;
 use throttle::Throttle;
 pub use throttle::Writeback;
@@ -63,6 +64,9 @@ pub struct FramePool {
     pub(super) hand: CachePadded<AtomicUsize>,
     pub(super) throttle: CachePadded<Throttle>,
     batch: usize,
+    /// The bytes of all files that wait behind gaps. Written where writes are handed over out of
+    /// their order, under the list of a file; `gaps.rs` says why Relaxed does.
+    behind_gaps: Arc<AtomicU64>,
 }
 
 // SAFETY: the raw pointers are to memory the pool owns; descriptors are made of atomics, frames are
@@ -114,6 +118,7 @@ impl FramePool {
             throttle: CachePadded::new(Throttle::new(frames)),
             // So that all lanes' caches together hold an eighth of the frames at most.
             batch: (frames / 2048).clamp(1, LANE_CACHE / 2),
+            behind_gaps: Arc::default(),
         })
     }
 
@@ -133,6 +138,11 @@ impl FramePool {
         let in_lanes: usize = self.lanes.iter().map(|l| l.free.lock().len()).sum();
         // A frame may have gone from a lane to the stock meanwhile, and be counted twice.
         self.frames.saturating_sub(self.free_frames() + in_lanes)
+    }
+
+    /// Returns the count of bytes that wait behind gaps, and how many may.
+    pub(super) fn behind_gaps(&self) -> (&Arc<AtomicU64>, u64) {
+        (&self.behind_gaps, (self.frames / 8 * BLOCK_SIZE) as u64)
     }
 
     /// Returns how many pages one call may hold in hand: a unit of a long write or read.

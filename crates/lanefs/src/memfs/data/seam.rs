@@ -55,6 +55,9 @@ pub struct DataCtx<'a> {
     /// Pages that a write brings into memory leave it when they have been written back, as with
     /// Linux's RWF_DONTCACHE.
     pub once: bool,
+    /// What is written comes from a cache of somebody else, in another order perhaps than it was
+    /// written in (`gaps.rs`).
+    pub any_order: bool,
     /// The stamps in which other lanes than the file's home note pages that became dirty, and
     /// whether this one does.
     pub stamps: Option<(&'a Stamps, bool)>,

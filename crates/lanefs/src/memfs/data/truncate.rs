@@ -44,6 +44,8 @@ impl FileData {
                 self.preload(ctx, page_at(size))?;
             }
             let lock = self.size_lock.lock();
+            // Whoever says where the end is has handed over what lies before it (G3 of `gaps.rs`).
+            self.gaps.forget_all();
             if size == self.size() {
                 return self.give_back_behind(ctx, cut);
             }
@@ -297,6 +299,7 @@ impl FileData {
         self.zero_tail(ctx)?;
         let _lock = self.size_lock.lock();
         if end > self.size() {
+            self.gaps.forget_all(); // as in `truncate`
             self.size.store(end, Ordering::Release); // Release: D4
         }
         Ok(())

@@ -29,7 +29,7 @@ pub struct Written {
     pub bytes: usize,
     /// The file had no dirty page before.
     pub newly_dirty: bool,
-    /// The file's size grew.
+    /// The file's size grew, or what the store may get of it.
     pub extended: bool,
 }
 
@@ -64,6 +64,7 @@ impl FileData {
         }
         if self.overwrite(ctx, offset, buf) {
             out.bytes = buf.len();
+            out.extended = ctx.any_order && self.fill_gap(ctx, offset, buf.len());
             return Ok(out);
         }
         let buf = &buf[..(buf.len() as u64).min(MAX_FILE_SIZE - offset) as usize];
@@ -197,11 +198,18 @@ impl FileData {
             let (bytes, stop) = self.put(ctx, at, rest, sized, hand, &mut out.newly_dirty);
             done += bytes;
             debug_assert!(done <= buf.len() && !(sized && matches!(stop, Stop::Shrunk)));
-            if lock.is_some() && bytes > 0 && offset + done as u64 > self.size() {
+            let size = self.size();
+            if lock.is_some() && bytes > 0 && offset + done as u64 > size {
+                if ctx.any_order && at > size {
+                    self.gaps.open(size..at, ctx.pool.behind_gaps().0);
+                }
                 self.size.store(offset + done as u64, Ordering::Release); // Release: the bytes before the size (D4)
                 out.extended = true;
             }
             drop(lock);
+            if ctx.any_order && bytes > 0 {
+                out.extended |= self.fill_gap(ctx, at, bytes);
+            }
             match stop {
                 Stop::Done => return Ok(done),
                 Stop::Failed(e) if done == 0 => return Err(e),
@@ -209,6 +217,12 @@ impl FileData {
                 Stop::Shrunk | Stop::NoFrame => {}
             }
         }
+    }
+
+    /// Takes note of handed-over bytes that are in place; returns whether the store may get a
+    /// larger size for them (G1 of `gaps.rs`).
+    fn fill_gap(&self, ctx: &DataCtx<'_>, at: u64, len: usize) -> bool {
+        self.gaps.fill(at..at + len as u64, ctx.pool.behind_gaps().1)
     }
 
     /// Takes the first step of a write: no lock is held.

@@ -203,6 +203,7 @@ impl World {
             ino: Ino(INO.0 + file as u64),
             lane,
             once: file % 2 == 1,
+            any_order: false,
             stamps: None,
         }
     }
