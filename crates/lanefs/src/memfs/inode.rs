@@ -511,6 +511,14 @@ impl Inode {
         was | striped
     }
 
+    /// Has the file's tree know the pages that are noted in slots, which stay there: whoever takes
+    /// the marks off next finds them again.
+    pub fn mark_noted_pages(&self) {
+        if let Some(d) = self.data() {
+            self.stamps().pages(self.ino).into_iter().for_each(|p| d.remark(self.ino, p));
+        }
+    }
+
     /// Notes that the inode was taken from the dirty lists: the next change puts it on one. Slots
     /// without other marks are given back.
     pub fn unlist(&self) {

@@ -352,6 +352,46 @@ mod tests {
         assert_eq!(device.after_crash().fs().read("/0").unwrap().len(), 20_480);
     }
 
+    /// A page that another lane than the file's home appended was noted in that lane's slot alone,
+    /// and the notes had been taken before the size was read: the capture had the size, and not the
+    /// page.
+    #[test]
+    fn a_page_appended_behind_the_taking_of_the_notes_is_captured_with_the_size() {
+        let (v, device) = volume(64);
+        let (inner, fs) = (v.0.persist.clone(), v.fs());
+        fs.write("/log", [7; 5000]).unwrap();
+        v.sync().unwrap();
+        let mut log = fs.open("/log", OpenOptions::new().append(true)).unwrap();
+        log.write_all(&[7; 4096]).unwrap();
+        let guard = crossbeam_epoch::pin();
+        let inode = inner.memfs.inodes.get(log.stat().unwrap().ino, &guard).unwrap();
+        let held = inode.data().unwrap().lock_writeback();
+        std::thread::scope(|s| {
+            let captures = s.spawn(|| {
+                let lock = inode.sync_lock.lock();
+                write_back_held(&inner, inode, &lock, For::Later, With::Nothing, usize::MAX).unwrap()
+            });
+            while inode.has(super::DIRTY) {
+                std::thread::yield_now();
+            }
+            // One of them is in another lane than the file's home.
+            let together = std::sync::Barrier::new(3);
+            std::thread::scope(|s| {
+                for _ in 0..3 {
+                    s.spawn(|| {
+                        log.append(&[7; 4096]).unwrap();
+                        together.wait();
+                    });
+                }
+            });
+            drop(held);
+            assert!(captures.join().unwrap() >= 5);
+        });
+        checkpoint::checkpoint(&inner).unwrap();
+        let bytes = device.after_crash().fs().read("/log").unwrap();
+        assert_eq!((bytes.iter().position(|b| *b != 7), bytes.len()), (None, 5000 + 4 * 4096));
+    }
+
     /// Between the fold of its end and the end of the checkpoint a file's inode is in memory still,
     /// dirty as it was. What is handed to the store then is an update of an inode that it does not
     /// know: it kept it for the next with that number.

@@ -48,6 +48,9 @@ impl<'a> Writing<'a> {
             true => Attrs { mode: inode.kind.mode_bits(), size: data.size_to_store(), ..Attrs::default() },
             false => inode.attrs(),
         };
+        // The notes that came since the marks were taken: no page below that size may be missed
+        // (SEMANTICS F9). Its writer noted it before it raised the size.
+        inode.mark_noted_pages();
         debug_assert_eq!(attrs.kind(), Some(inode.kind), "the store takes the kind from the mode");
         Writing { persist, inode, data, ctx, lock, data_only, attrs, was_stored }
     }
