@@ -18,6 +18,9 @@
 //! 4. If something cannot be read, or nothing can be allocated for the data, nothing has changed;
 //!    if nothing for the batch, the data is written and mapped, and the batch follows once there is
 //!    space. A caller that gets an error still has its promises.
+//! 5. Who finds no space makes a checkpoint and tries again. That checkpoint may find none for
+//!    itself, while others give space back that the next one frees. So its error becomes the
+//!    transaction's only when the next ones have ended like that as well.
 //!
 //! [`InodeState::take_delta`]: crate::tree::inode_state::InodeState::take_delta
 
@@ -38,6 +41,11 @@ use lanefs_format::{Attrs, BLOCK_SHIFT, Block, BlockRef, FileKind, PAGES_END, XA
 use lanefs_sync::lock::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// How often a transaction that found no space is tried again.
+const TRIES: u32 = 8;
+/// How many checkpoints may find no space for themselves meanwhile (5). Each of them uses some up.
+const FAILED: u32 = 3;
 
 impl Engine {
     /// See [`crate::Store::submit_and`].
@@ -71,7 +79,7 @@ impl Engine {
 
     fn try_until_there_is_space(&self, tx: &mut Transaction, begun: &mut impl FnMut()) -> Result<()> {
         self.watch_metadata(tx.lane)?;
-        let mut tries = 0;
+        let (mut tries, mut failed) = (0, 0);
         loop {
             match self.try_transaction(tx, begun) {
                 // Each checkpoint of the store's own would carry them along, and find less space
@@ -79,10 +87,13 @@ impl Engine {
                 Err(StoreError::NoSpace) if tries > 1 && self.waits_for_fold() => {
                     return Err(StoreError::NoSpace);
                 }
-                Err(StoreError::NoSpace) if tries < 8 => {
+                Err(StoreError::NoSpace) if tries < TRIES => {
                     tries += 1;
                     let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();
-                    self.free_space(blocks, tries > 4)?;
+                    match self.free_space(blocks, tries > 4) {
+                        Err(StoreError::NoSpace) if failed + 1 < FAILED => failed += 1,
+                        done => done?,
+                    }
                 }
                 done => return done,
             }

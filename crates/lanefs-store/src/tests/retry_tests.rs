@@ -5,11 +5,14 @@
 use crate::api::{FoldInput, FormatOptions, OpenOptions, PageRead, Transaction};
 use crate::device::{Device, Fault, FaultyDevice, HookedDevice, Kind, MemoryDevice, MemoryImage, Plan};
 use crate::error::{Result, StoreError};
+use crate::log::mlog::Heat;
+use crate::log::segment::State;
 use crate::store::Store;
 use crate::testing::{file, first_byte, leave, named, page, update};
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
 use lanefs_format::record::{Effect, encode_group};
 use lanefs_format::{Block, Ino, ROOT_INO, Version};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -102,6 +105,84 @@ fn a_checkpoint_without_room_for_its_tables_leaves_them_to_the_next() {
 fn a_checkpoint_without_room_in_the_middle_of_its_inodes_leaves_the_rest_to_the_next() {
     every_block_is_the_last(false, 290, 1, 1 << 12, 250);
     every_block_is_the_last(true, 290, 1, 1 << 12, 1);
+}
+
+/// A checkpoint that was to free space for a transaction, and found none for itself, ended the
+/// transaction with its own error at the first try, though others gave space back meanwhile.
+#[test]
+fn a_transaction_tries_again_when_a_checkpoint_has_found_no_space_for_itself() {
+    let mut refused = Vec::new();
+    for k in 1..10 {
+        let (s, d) = made(false, &OpenOptions::default());
+        make_files(&s, 40);
+        (20..60).for_each(|ino| fsync(&s, ino, 1, vec![(0, page(1))]).unwrap());
+        let claimed = leave(&s, k);
+        let store = s.clone();
+        // While the checkpoint writes that for which it has found space.
+        d.before(Kind::Write, move || {
+            claimed.into_iter().for_each(|seg| store.engine.log.segments.release(seg));
+            Ok(())
+        });
+        let r = fsync(&s, 20, 1, vec![(0, page(2))]);
+        assert!(d.is_done(Kind::Write), "the transaction had space without a checkpoint");
+        assert_eq!(s.engine.totals.checkpoints.failed.load(Relaxed), 1, "checkpoints without space");
+        assert!(matches!(r, Ok(()) | Err(StoreError::NoSpace)), "space for {k} blocks: {r:?}");
+        assert_eq!(s.audit().unwrap().problems, [""; 0], "space for {k} blocks");
+        if r.is_err() {
+            refused.push(k);
+            continue;
+        }
+        drop(s);
+        let s = reopen(d);
+        let found: Vec<_> = (20..60).map(|ino| first_byte(&s, ino, 0)).collect();
+        assert_eq!((found[0], &found[1..]), (Some(2), &[Some(1); 39][..]), "space for {k} blocks");
+        assert_eq!(s.audit().unwrap().problems, [""; 0], "space for {k} blocks, opened again");
+    }
+    assert_eq!(refused, [0; 0], "blocks for which the checkpoint had space");
+}
+
+/// Nothing is gained by checkpoints without end where nobody gives anything back.
+#[test]
+fn a_transaction_gives_up_when_no_checkpoint_finds_space() {
+    let (s, _) = made(false, &OpenOptions::default());
+    make_files(&s, 40);
+    (20..60).for_each(|ino| fsync(&s, ino, 1, vec![(0, page(1))]).unwrap());
+    let claimed = leave(&s, 5);
+    assert!(matches!(fsync(&s, 20, 1, vec![(0, page(2))]), Err(StoreError::NoSpace)));
+    let failed = s.engine.totals.checkpoints.failed.load(Relaxed);
+    assert!((2..=4).contains(&failed), "{failed} checkpoints found no space");
+    claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
+    fsync(&s, 20, 1, vec![(0, page(3))]).unwrap();
+    assert_eq!(first_byte(&s, 20, 0), Some(3));
+    assert_eq!(s.audit().unwrap().problems, [""; 0]);
+}
+
+/// Every 32nd transaction of a lane makes a checkpoint where many inodes are dirty. If that finds
+/// no space, the transaction may have all that it needs.
+#[test]
+fn a_checkpoint_made_ahead_that_finds_no_space_is_not_the_error_of_a_transaction() {
+    let (s, _) = made(false, &OpenOptions::default());
+    make_files(&s, 40);
+    let write = |ino, byte| {
+        let inodes = vec![update(ino, 1, vec![(0, page(byte))])];
+        s.submit(Transaction { durable: false, inodes, ..Transaction::default() })
+    };
+    (20..60).for_each(|ino| write(ino, 1).unwrap());
+    while s.engine.log.sections.begun(0) % 32 != 31 {
+        write(21, 1).unwrap();
+    }
+    let log = &s.engine.log;
+    let mut claimed: Vec<_> = std::iter::from_fn(|| log.segments.claim(0, State::Chain, 0)).collect();
+    let m = &log.mlogs[0];
+    while m.alloc(&log.segments, Heat::Node, 1, 1, true, &mut Vec::new()).is_ok() {}
+    assert!(s.engine.metadata_pressure());
+    let r = write(20, 2);
+    assert_eq!(s.engine.totals.checkpoints.failed.load(Relaxed), 1, "checkpoints without space");
+    r.unwrap();
+    claimed.drain(..).for_each(|seg| log.segments.release(seg));
+    in_place(&s).unwrap();
+    assert_eq!(first_byte(&s, 20, 0), Some(2));
+    assert_eq!(s.audit().unwrap().problems, [""; 0]);
 }
 
 /// The inode was written out, and counted as done though the table did not know where: an older one
