@@ -28,28 +28,32 @@ pub(crate) fn write_back_inode<'c>(
     max: usize,
 ) -> Result<usize> {
     debug_assert!(inode.sync_lock.is_locked(), "the lock that is handed over is another inode's");
-    let mut r = write_back_held(persist, inode, &l, what_for, with, max);
-    let mut held = None;
-    while r.as_ref().is_err_and(is_pending) {
-        // Not with the lock: the seal may wait for it.
-        drop(l);
-        held.get_or_insert_with(|| hold_rights(inode));
-        commit_rights(persist, inode)?;
-        l = inode.sync_lock.lock();
-        r = write_back_held(persist, inode, &l, what_for, with, max);
-    }
-    for _ in 0..FOLDS {
-        if !r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
-            break;
+    let (mut held, mut folds) = (None, 0);
+    // In any order: rights may change beside a fold, and space may run out beside a commit.
+    let r = loop {
+        match write_back_held(persist, inode, &l, what_for, with, max) {
+            Err(e) if is_pending(&e) => {
+                // Not with the lock: the seal may wait for it.
+                drop(l);
+                held.get_or_insert_with(|| hold_rights(inode));
+                commit_rights(persist, inode)?;
+            }
+            Err(e) if e.errno() == libc::ENOSPC && folds < FOLDS => {
+                folds += 1;
+                // What was made since the last fold is carried along by every checkpoint of the
+                // store's own, and cannot be cleaned: fold it, and try again; others may make more
+                // meanwhile. Not with the lock: a checkpoint may wait for it.
+                drop(l);
+                match checkpoint::checkpoint(persist) {
+                    // It found no space for itself. Others may have given some back since.
+                    Err(e) if e.errno() == libc::ENOSPC => {}
+                    done => drop(done?),
+                }
+            }
+            r => break r,
         }
-        // What was made since the last fold is carried along by every checkpoint of the store's
-        // own, and cannot be cleaned: fold it, and try again; others may make more meanwhile. Not
-        // with the lock: a checkpoint may wait for it.
-        drop(l);
-        checkpoint::checkpoint(persist)?;
         l = inode.sync_lock.lock();
-        r = write_back_held(persist, inode, &l, what_for, with, max);
-    }
+    };
     drop(held);
     debug_assert!(!inode.has(SYNCING), "the writeback of inode {} is not over", inode.ino);
     // For want of space nothing is lost: it is dirty, and whoever syncs it writes it, or gets the
@@ -174,4 +178,70 @@ pub(crate) fn sync_all(persist: &Persist) -> Result<()> {
     let content = write_back_all(persist, true);
     commit::seal_and_commit(persist)?;
     content
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::OpenOptions;
+    use crate::persist::testing::{Meanwhile, volume};
+    use lanefs_format::{Block, Ino};
+    use lanefs_store::{InodeUpdate, StoreError, Transaction};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    /// Calls `f` before each write from now on.
+    fn at_each_write(device: &Arc<Meanwhile>, f: Arc<dyn Fn() + Send + Sync>) {
+        let again = device.clone();
+        device.at_write(move || {
+            f();
+            at_each_write(&again, f);
+        });
+    }
+
+    /// An fsync found no space and had the log folded. The rights changed beside that, and what the
+    /// writeback says where it has to wait for them, EINPROGRESS, was what the caller got.
+    #[test]
+    fn a_change_of_rights_beside_a_fold_that_frees_space_is_waited_for() {
+        let (v, device) = volume(16);
+        let (inner, fs) = (v.0.persist.clone(), v.fs());
+        fs.write("/f", b"1").unwrap();
+        fs.write("/large", b"1").unwrap();
+        v.sync().unwrap();
+        v.checkpoint().unwrap();
+        let f = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+        f.write_all_at(&[7; 100 * 4096], 0).unwrap();
+        let large = fs.open("/large", OpenOptions::new().write(true)).unwrap();
+        let (ino, attrs) = (large.inode().ino, large.inode().attrs());
+        // All other space, without a promise.
+        let pages = |n: u64| (n * 16..n * 16 + 16).map(|p| (p, Box::new(Block([1; 4096])))).collect();
+        let fills = |n: u64| {
+            let mut attrs = attrs;
+            attrs.size = (n + 1) * 16 * 4096;
+            let (size_only, xattrs, pages, reserved, more) = (false, None, pages(n), 0, false);
+            let inodes = vec![InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more }];
+            inner.store.submit(Transaction { inodes, ..Transaction::default() })
+        };
+        let full = (0..1000).find_map(|n| fills(n).err());
+        assert!(matches!(full, Some(StoreError::NoSpace)), "{full:?}");
+        let changes = Arc::new(AtomicU32::new(0));
+        let (volume, changer, count) = (inner.clone(), v.fs(), changes.clone());
+        let change = move || {
+            if volume.checkpointing.is_locked() {
+                let n = count.fetch_add(1, Relaxed);
+                changer.chmod("/f", 0o600 | (n % 8)).unwrap();
+                if n == 0 {
+                    volume.store.unmap(0, Ino(ino.0), 0..1 << 20, None).unwrap();
+                }
+            }
+        };
+        at_each_write(&device, Arc::new(change));
+        let r = f.sync_all();
+        device.at_write(|| ());
+        r.unwrap();
+        assert!(changes.load(Relaxed) > 0, "there was space without a fold");
+        let left = device.after_crash();
+        assert_eq!(left.fs().read("/f").unwrap(), [7; 100 * 4096]);
+        assert!(left.fs().stat("/f").unwrap().mode & 0o7770 == 0o600);
+        drop(large);
+    }
 }
