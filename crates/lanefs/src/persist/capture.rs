@@ -1,6 +1,6 @@
 //! Capturing one inode and handing it to the store.
 
-use crate::error::{Result, posix};
+use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::data::FileData;
 use crate::memfs::dir::Dir;
@@ -170,8 +170,7 @@ fn capture_round(
         submit_with(persist, durable, u, with)?;
         return Ok((0, false));
     };
-    let file = Writing::begin(persist, inode, data, data_only);
-    let captured = file.capture(max, *from).inspect_err(|_| file.failed())?;
+    let (file, captured) = Writing::begin_captured(persist, inode, data, data_only, (max, *from))?;
     let n = captured.pages.len();
     // What is large does not ride with names: its pages go ahead, unflushed, and the batch that
     // names them rides.
@@ -182,7 +181,7 @@ fn capture_round(
         persist.flush.lock().begins(inode);
         *under_way = true;
     }
-    let (numbers, skipped) = (piece::numbers(&captured.pages), captured.skipped);
+    let numbers = piece::numbers(&captured.pages);
     debug_assert!(durable || *under_way, "`unsynced` does not know of the write");
     debug_assert!(numbers.first().is_none_or(|p| *p >= *from), "pages {numbers:?} from {from} on");
     // But for the page in which the file ends: it must not be missing where a later round makes
@@ -198,12 +197,6 @@ fn capture_round(
         file.failed();
     }
     file.finish(&numbers, r.is_ok());
-    debug_assert!(skipped == 0 || n < max, "pages were left out for others");
-    if skipped > 0 && r.is_ok() {
-        // The rest stays dirty; whoever asked for durability gets the error.
-        persist.journal.dirty_inode(inode, 0);
-        return posix(libc::ENOSPC);
-    }
     r.map(|()| (n, more))
 }
 
@@ -221,6 +214,7 @@ fn submit_with(persist: &Persist, durable: bool, update: InodeUpdate, with: With
 #[cfg(test)]
 mod tests {
     use super::{For, With, write_back_held};
+    use crate::memfs::data::after_reading_size;
     use crate::persist::testing::volume;
     use crate::persist::{checkpoint, commit, piece, reaper, writeback};
     use crate::{MountOptions, OpenOptions, Volume};
@@ -390,6 +384,50 @@ mod tests {
         checkpoint::checkpoint(&inner).unwrap();
         let bytes = device.after_crash().fs().read("/log").unwrap();
         assert_eq!((bytes.iter().position(|b| *b != 7), bytes.len()), (None, 5000 + 4 * 4096));
+    }
+
+    /// Where a write made the file longer between the reading of its size and the image of its last
+    /// page, that page was to have a second block, which nobody had promised: on a volume without a
+    /// free one fsync failed with ENOSPC, though each write had succeeded.
+    #[test]
+    fn an_extension_beside_an_fsync_takes_no_block_that_was_not_promised() {
+        for readings in 1..=2 {
+            let (v, device) = volume(16);
+            let (inner, fs) = (v.0.persist.clone(), v.fs());
+            let mut log = fs.open("/log", OpenOptions::new().append(true).create(true)).unwrap();
+            let guard = crossbeam_epoch::pin();
+            let inode = inner.memfs.inodes.get(log.stat().unwrap().ino, &guard).unwrap();
+            v.sync().unwrap();
+            v.checkpoint().unwrap();
+            log.write_all(&[7; 5000]).unwrap();
+            let mut others = 0;
+            while inner.store.reserve(0, 1) {
+                others += 1;
+            }
+            let beside = fs.open("/log", OpenOptions::new().append(true)).unwrap();
+            after_reading_size(readings, move || {
+                beside.append(&[7; 100]).unwrap();
+            });
+            let sync = || {
+                let lock = inode.sync_lock.lock();
+                write_back_held(&inner, inode, &lock, For::Sync, With::Nothing, usize::MAX)
+            };
+            let r = sync();
+            after_reading_size(u32::MAX, || ());
+            assert!(r.is_ok(), "longer after {readings} readings of the size: {r:?}");
+            let found = device.after_crash().fs().read("/log").unwrap();
+            assert!(matches!(found.len(), 5000 | 5100), "{} bytes", found.len());
+            assert!(found.iter().all(|b| *b == 7));
+            sync().unwrap();
+            while log.stat().unwrap().size < 5100 {
+                assert!(readings > 1, "nothing came between");
+                log.append(&[7; 100]).unwrap();
+            }
+            sync().unwrap();
+            assert_eq!(device.after_crash().fs().read("/log").unwrap(), [7; 5100]);
+            assert_eq!(inner.store.space().reserved, others, "promises that no page has");
+            inner.store.unreserve(0, others);
+        }
     }
 
     /// Between the fold of its end and the end of the checkpoint a file's inode is in memory still,

@@ -55,6 +55,37 @@ impl<'a> Writing<'a> {
         Writing { persist, inode, data, ctx, lock, data_only, attrs, was_stored }
     }
 
+    /// Does that and captures up to `max` dirty pages from page `from` on, none of them being left
+    /// out. Errors as those of [`Writing::capture`]; then nothing has begun.
+    pub fn begin_captured(
+        persist: &'a Persist,
+        inode: &'a Inode,
+        data: &'a FileData,
+        data_only: bool,
+        (max, from): (usize, u64),
+    ) -> Result<(Writing<'a>, Captured)> {
+        let begin = || -> Result<(Writing<'a>, Captured)> {
+            let file = Writing::begin(persist, inode, data, data_only);
+            let captured = file.capture(max, from).inspect_err(|_| file.failed())?;
+            Ok((file, captured))
+        };
+        let (file, captured) = begin()?;
+        if captured.skipped == 0 {
+            return Ok((file, captured));
+        }
+        // Somebody makes the file longer, and no block is left for what lies behind the size: all
+        // once more, with the size that comes of it.
+        file.finish(&numbers(&captured.pages), false);
+        file.failed();
+        drop((file, captured));
+        let _size = data.lock_size();
+        // Their starts may lie in the middle of a page that is being filled.
+        data.forget_gaps();
+        let (file, captured) = begin()?;
+        debug_assert_eq!(captured.skipped, 0, "bytes lie behind a size that nobody changes");
+        Ok((file, captured))
+    }
+
     /// Captures up to `max` dirty pages from page `from` on. [`RIGHTS_PENDING`]: nothing is
     /// captured, and it is to be done anew when the inode's rights are committed.
     pub fn capture(&self, max: usize, from: u64) -> Result<Captured> {

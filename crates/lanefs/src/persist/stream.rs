@@ -270,9 +270,8 @@ fn stretch(
             }
             Err(e)
         }
-        // The rest stays dirty; whoever asked for durability gets the error.
-        None if skipped > 0 => posix(libc::ENOSPC),
-        None => Ok((written, more.then_some(from))),
+        // What was left out is for the round that follows, as all that changed meanwhile.
+        None => Ok((written, (more && skipped == 0).then_some(from))),
     }
 }
 

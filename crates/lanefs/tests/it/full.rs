@@ -5,6 +5,7 @@ use lanefs::{Cred, Fs, Volume};
 use lanefs_store::device::{Device, MemoryDevice};
 use lanefs_store::{FormatOptions, Store};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Empty files until the volume is full; how many.
 fn fill(fs: &Fs) -> usize {
@@ -355,4 +356,55 @@ fn a_transaction_on_a_full_volume_is_rolled_back() {
         drop(db);
         close_and_check(fs, dev);
     }
+}
+
+/// The last page of a file that one thread makes longer and another syncs needed a second block
+/// now and then, which no write had promised: fsync said ENOSPC.
+#[test]
+fn an_fsync_beside_appends_on_a_full_volume_finds_what_they_promised() {
+    let (volume, dev) = volume_with(8, 1);
+    let fs = volume.as_user(Cred::root());
+    let log = fs.create("/log").unwrap();
+    log.append(&[7; 10]).unwrap();
+    log.sync_all().unwrap();
+    log.append(&[7; 10]).unwrap();
+    let rest = fs.create("/rest").unwrap();
+    while rest.append(&[1; 4096]).is_ok() {}
+    fs.volume().sync().unwrap();
+    let (over, appended, mut errors) = (AtomicBool::new(false), AtomicU64::new(0), Vec::new());
+    let refused = std::thread::scope(|s| {
+        let appends = s.spawn(|| {
+            let mut refused = 0;
+            while !over.load(Relaxed) {
+                log.set_len(10).unwrap();
+                for _ in 0..2000 {
+                    if let Err(e) = log.append(&[7; 2]) {
+                        assert_eq!(e.errno(), libc::ENOSPC, "{e}");
+                        refused += 1;
+                    }
+                    appended.fetch_add(1, Relaxed);
+                }
+            }
+            refused
+        });
+        let mut seen = 0;
+        for _ in 0..600 {
+            // Each has something to write, unless the other has made the file short just now.
+            while appended.load(Relaxed) == seen && !appends.is_finished() {
+                std::thread::yield_now();
+            }
+            seen = appended.load(Relaxed);
+            errors.extend(log.sync_all().err().map(|e| e.to_string()));
+        }
+        over.store(true, Relaxed);
+        appends.join().unwrap()
+    });
+    assert_eq!(errors, [""; 0], "{refused} appends were refused");
+    log.sync_all().unwrap();
+    let bytes = fs.read("/log").unwrap();
+    assert_eq!(bytes.len() as u64, log.stat().unwrap().size);
+    assert!(bytes.iter().all(|b| *b == 7));
+    assert_eq!(after_crash(&dev).read("/log").unwrap(), bytes);
+    drop((log, rest));
+    close_and_check(fs, dev);
 }

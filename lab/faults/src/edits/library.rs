@@ -124,12 +124,13 @@ content",
     Edit {
         fault: Fault::PagesSkipped,
         file: PERSIST_CAPTURE,
-        from: "let captured = file.capture(max, *from).inspect_err(|_| file.failed())?;",
+        from: "let n = captured.pages.len();",
         to: "\
-let mut captured = file.capture(max, *from).inspect_err(|_| file.failed())?;
+let mut captured = captured;
 if $PLANTED {
     captured.pages.truncate(1);
-}",
+}
+let n = captured.pages.len();",
     },
     Edit {
         fault: Fault::NamesForgotten,

@@ -14,9 +14,9 @@
 //!     lower than a size that the store got before.
 //! G3. A gap is taken for a hole [`PATIENCE`] after it came; [`SYNC_PATIENCE`] after it came where
 //!     somebody waits for the file's being durable, since what that one is promised was handed over
-//!     before it asked; at once when a caller sets the size or gives the end of a range, and when
-//!     more waits than an eighth of the volume's frames hold, for nobody may wait for frames that
-//!     wait for a piece which waits for frames.
+//!     before it asked; at once when a caller sets the size or gives the end of a range, where no
+//!     block is left for the last page (D7), and when more waits than an eighth of the volume's
+//!     frames hold, for nobody may wait for frames that wait for a piece which waits for frames.
 //! G4. A capture that kept to a gap leaves the file dirty, so that it is captured again.
 //!
 //! The list is a leaf lock: taken under the size lock or none, and nothing is waited for under it.
@@ -184,6 +184,11 @@ impl FileData {
         // The size first: who sees it finds its gaps (G1).
         let size = self.size();
         self.gaps.first().map_or(size, |start| size.min(start))
+    }
+
+    /// Takes all gaps for holes.
+    pub fn forget_gaps(&self) {
+        self.gaps.forget_all();
     }
 
     /// Returns whether there may be a gap. Asked behind the taking of the inode's marks and before

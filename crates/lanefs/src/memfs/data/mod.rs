@@ -12,7 +12,8 @@
 //! left:
 //!
 //! ```text
-//! size lock       one per file: writes that extend it, append, truncate. Held over the whole call.
+//! size lock       one per file: writes that extend it, append, truncate. Held over the whole call;
+//!                 by a writeback over a capture, where D7 asks for it.
 //! writeback lock  one per file: capture..finish of a writeback, and whatever takes pages away. Over I/O.
 //! page locks      one per frame (`frame.rs`), ascending by page; who holds two waits only for
 //!                 frames in hand or being loaded, and tries the others.
@@ -70,6 +71,10 @@
 //! page that is dirtied again while in writeback takes another. For a page that a truncate or a hole
 //! covers in part the block is asked for so that it is to be had on a full volume too, and so it is for a page
 //! that has a block, or is preallocated, if there is no other: it gives one back, or takes the one that is kept for it.
+//! The last page may hold bytes behind the size that goes with its image (D6), for which it stays
+//! dirty: that takes a second block, which no write has asked for. Where there is none the page is
+//! left out, and captured with the size lock held, when no bytes lie behind the size. So no fsync
+//! refuses what a write has promised.
 //! ```
 //! D8. A [`FileData`] does not move while it has pages: frames point back to it.
 //!
@@ -103,7 +108,7 @@
 //!   the latter case looks under the size lock whether that still holds.
 //! - *Extensions in another order than they were written in.* `gaps.rs`.
 //! - *Extension and writeback.* D6: an extending write in progress has pages behind the size; they
-//!   stay dirty for the next round.
+//!   stay dirty for the next round. On a full volume that waits for the write (D7).
 
 mod errseq;
 mod frame;
@@ -125,6 +130,8 @@ pub use errseq::ErrSeq;
 pub use pool::{FramePool, Writeback};
 pub use readahead::ReadAhead;
 pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
+#[cfg(test)]
+pub(crate) use tests::after_reading_size;
 pub use write::{SPACE_LENT, Written};
 pub use writeback::{Captured, WritebackGuard};
 

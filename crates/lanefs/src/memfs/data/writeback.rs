@@ -35,6 +35,11 @@ impl WritebackGuard<'_> {
     }
 }
 
+/// As long as this lives nobody makes the file longer or shorter.
+pub struct SizeGuard<'a> {
+    _lock: MutexGuard<'a, ()>,
+}
+
 /// The pages that a capture found.
 #[derive(Debug, Default)]
 pub struct Captured {
@@ -42,9 +47,8 @@ pub struct Captured {
     pub pages: Vec<(u64, Box<Block>)>,
     /// There were more dirty pages in the range than asked for.
     pub more: bool,
-    /// Dirty pages that could not be captured for lack of space: an fsync must return ENOSPC. (A
-    /// page that is being extended needs a second block: one for the image, one for what comes
-    /// behind the size.)
+    /// Dirty pages that were left out: the last one, perhaps, if it has bytes behind the size and
+    /// there is no second block for these (D7). It is to be captured with the size lock held.
     pub skipped: usize,
 }
 
@@ -55,6 +59,12 @@ enum Image {
 }
 
 impl FileData {
+    /// Waits for who makes the file longer or shorter, and keeps others out. A capture of the size
+    /// that the file has meanwhile leaves no page out (D5). Before [`FileData::lock_writeback`].
+    pub fn lock_size(&self) -> SizeGuard<'_> {
+        SizeGuard { _lock: self.size_lock.lock() }
+    }
+
     /// Waits for a writeback under way and keeps others out.
     pub fn lock_writeback(&self) -> WritebackGuard<'_> {
         WritebackGuard { lock: self.writeback_lock.lock() }
@@ -115,7 +125,7 @@ impl FileData {
         let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
         debug_assert!(inside > 0, "an image of a page behind the end (D6)");
         // An extending write may have put bytes behind the size that goes with this image: they
-        // stay for the next round.
+        // stay for the next round, with a block of their own (D7).
         let extending = inside < PAGE && !super::read::is_zero(ctx, &guard, inside, PAGE);
         if extending && !ctx.store.reserve(ctx.lane, 1) {
             guard.unchanged();

@@ -17,7 +17,7 @@ thread_local! {
 }
 
 /// Has `f` done right after this thread has read a file's size for the `n`th time from now on.
-fn after_reading_size(n: u32, f: impl FnOnce() + 'static) {
+pub(crate) fn after_reading_size(n: u32, f: impl FnOnce() + 'static) {
     MEANWHILE.set(Some((n, Box::new(f))));
 }
 
