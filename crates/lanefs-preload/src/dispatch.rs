@@ -8,6 +8,22 @@ use crate::{links, volume};
 use lanefs::{Fs, Volume};
 use std::ffi::{CStr, c_char, c_int};
 
+/// How often a call by path is begun anew whose file goes away in the middle of it.
+const TURNS: usize = 100;
+
+/// Performs a call by path. Between finding the inode and acting on it the file may be removed or
+/// replaced, and the library says ESTALE of the number. A path leads elsewhere then, or nowhere:
+/// the call is begun anew, since nothing was done. A program that asks by path never sees ESTALE.
+pub fn by_name<T>(mut call: impl FnMut() -> Result<T, c_int>) -> Result<T, c_int> {
+    for _ in 0..TURNS {
+        match call() {
+            Err(libc::ESTALE) => {}
+            result => return result,
+        }
+    }
+    Err(libc::ENOENT)
+}
+
 /// Performs a call that has one path: on the volume by `ours`, or on the host by `host`.
 ///
 /// # Safety
@@ -46,11 +62,11 @@ pub unsafe fn by_spot<T: Answer>(
     };
     let mut out = None;
     let result = volume::serve(call, |volume| {
-        let result = ours(volume, &spot);
+        let result = by_name(|| ours(volume, &spot));
         match result {
             // An absolute link may have been taken for one of the volume's (R3).
             Err(libc::ENOENT | libc::ENOTDIR) => match links::through(volume, &spot, last) {
-                Some(Route::Ours(there)) => ours(volume, &there),
+                Some(Route::Ours(there)) => by_name(|| ours(volume, &there)),
                 Some(Route::HostPath(there)) => {
                     out = Some(there);
                     result
@@ -107,7 +123,7 @@ pub unsafe fn by_two_paths(
     let result = volume::serve(call, |volume| {
         // Where both begin in one place, one view serves both.
         if a.start == b.start {
-            match links::with(a, volume, |fs, old| ours(fs, old, &b.path)) {
+            match by_name(|| links::with(a, volume, |fs, old| ours(fs, old, &b.path))) {
                 Err(libc::ENOENT | libc::ENOTDIR) => {}
                 result => return result,
             }
@@ -119,7 +135,56 @@ pub unsafe fn by_two_paths(
                 None => links::absolute(volume, spot),
             }
         };
-        ours(volume::view(volume), &absolute(a, last)?, &absolute(b, Last::Keep)?)
+        by_name(|| ours(volume::view(volume), &absolute(a, last)?, &absolute(b, Last::Keep)?))
     });
     answer(result.map(|()| 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_name;
+    use crate::attributes::errno;
+    use lanefs::{Cred, SetAttr, Volume};
+    use std::cell::Cell;
+
+    /// Waits until a file that was removed has ended, which somebody has to ask for.
+    fn has_ended(volume: &Volume, ino: lanefs::Ino) -> bool {
+        (0..1000).any(|_| {
+            volume.sync().unwrap();
+            volume.statfs().unwrap();
+            volume.node_stat(ino).is_err()
+        })
+    }
+
+    /// The answer was ESTALE, which no call by path has.
+    #[test]
+    fn a_file_that_goes_away_in_the_middle_of_a_call_by_its_path_is_not_found_or_is_another() {
+        let volume = Volume::in_memory(64 << 20).unwrap();
+        let fs = volume.fs();
+        for is_replaced in [false, true] {
+            fs.write("/f", b"1").unwrap();
+            if is_replaced {
+                fs.write("/other", b"22").unwrap();
+            }
+            volume.sync().unwrap();
+            let (turns, set) = (Cell::new(0), SetAttr { mode: Some(0o640), ..SetAttr::default() });
+            let result = by_name(|| {
+                let ino = fs.stat("/f").map_err(errno)?.ino;
+                if turns.replace(turns.get() + 1) == 0 {
+                    match is_replaced {
+                        true => fs.rename("/other", "/f").unwrap(),
+                        false => fs.unlink("/f").unwrap(),
+                    }
+                    assert!(has_ended(&volume, ino));
+                    let direct = volume.node_setattr(&Cred::root(), ino, &set).map(drop).map_err(errno);
+                    assert_eq!(direct, Err(libc::ESTALE));
+                }
+                volume.node_setattr(&Cred::root(), ino, &set).map(|s| (s.size, s.mode & 0o777)).map_err(errno)
+            });
+            assert_eq!(result, if is_replaced { Ok((2, 0o640)) } else { Err(libc::ENOENT) });
+        }
+        // What is never found by its number comes to an end.
+        assert_eq!(by_name(|| Err::<(), _>(libc::ESTALE)), Err(libc::ENOENT));
+        assert_eq!(by_name(|| Err::<(), _>(libc::EACCES)), Err(libc::EACCES));
+    }
 }

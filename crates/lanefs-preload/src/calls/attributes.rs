@@ -302,7 +302,11 @@ hook! {
             Last::Follow,
             |fs, p| {
                 fs.truncate(p, u64::try_from(len).map_err(|_| libc::EINVAL)?).map_err(errno)?;
-                crate::shared::changed(find(fs, p, false)?, 0..0).map(|()| 0)
+                match find(fs, p, false).and_then(|ino| crate::shared::changed(ino, 0..0)) {
+                    // It was done, and the file is gone since.
+                    Err(libc::ENOENT | libc::ESTALE) => Ok(0),
+                    result => result.map(|()| 0),
+                }
             },
             |_, p| real(p, len),
         )

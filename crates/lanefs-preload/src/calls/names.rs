@@ -1,7 +1,7 @@
 //! Names: made, removed, linked and moved.
 
 use crate::attributes::errno;
-use crate::dispatch::{by_path, by_two_paths};
+use crate::dispatch::{by_name, by_path, by_two_paths};
 use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::route::{Last, Route, route};
@@ -78,7 +78,7 @@ unsafe fn resolved(call: &'static Call, path: *const c_char) -> Resolved {
     };
     let mut out = None;
     let found = volume::serve(call, |volume| {
-        let (path, of_host) = links::canonical(volume, &spot)?;
+        let (path, of_host) = by_name(|| links::canonical(volume, &spot))?;
         if of_host {
             out = CString::new(path).ok();
             return Ok(Vec::new());

@@ -30,6 +30,7 @@ macro_rules! programs {
 
 programs! {
     files names streams redirected directories attributes locks threads maps copies working_dir temporary mail signals
+    vanishing
 }
 
 /// What a stream has in its buffer at the end of the program is in the volume.
