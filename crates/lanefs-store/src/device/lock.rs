@@ -5,7 +5,8 @@
 //! `fork`. It does not show who holds it. For that the holder also takes a POSIX lock on a byte far
 //! past the end, whose holder's pid anyone may ask for. That second lock is only a name tag: it may
 //! be lost (the child of a fork does not inherit it, and closing any descriptor of the file drops
-//! it), and then the pid is looked up in `/proc/*/fdinfo`.
+//! it), and then the pid is looked up in `/proc/*/fdinfo`. Nothing else is asked about what other
+//! processes have open: of a file on a mount that hangs, a stat would hang too.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -19,8 +20,9 @@ use crate::error::{Result, StoreError};
 /// The byte whose POSIX lock shows the holder's pid.
 const TAG_OFFSET: i64 = i64::MAX - 1;
 
-/// The time for which a lock is waited for that no process has: the kernel takes down the ring of a
-/// process that was killed when that has long been gone, and only then lets go of its files.
+/// The time for which a lock is waited for that no process has, or one that is ending: a killed one
+/// closes its files when the last of its threads is gone, and the kernel takes down its ring some
+/// time later, and only then lets go of them.
 const LET_GO: Duration = Duration::from_secs(10);
 
 /// The time for which a lock is waited for that a process has without a tag: a child that another
@@ -60,10 +62,11 @@ impl ImageLock {
                 }
                 Err(Errno::WOULDBLOCK) => {
                     let tagged = tagged_pid(fd);
-                    let pid = tagged.or_else(|| listed_pid(&stat));
+                    let pid = tagged.or_else(|| listed_pid(&Listed::of(fd, &stat)));
                     let patience = match (tagged, pid) {
+                        (_, Some(pid)) if pid == std::process::id() as i32 => Duration::ZERO,
+                        (_, Some(pid)) if is_ending(pid) => LET_GO,
                         (Some(_), _) => Duration::ZERO,
-                        (None, Some(pid)) if pid == std::process::id() as i32 => Duration::ZERO,
                         (None, Some(_)) => EXEC,
                         (None, None) => LET_GO,
                     };
@@ -81,7 +84,7 @@ impl ImageLock {
 
     /// Returns the error for a block device that is in use, as the kernel answered.
     pub(super) fn in_use(name: &str, stat: &Stat) -> StoreError {
-        StoreError::InUse { device: name.into(), pid: listed_pid(stat).unwrap_or(0) }
+        StoreError::InUse { device: name.into(), pid: listed_pid(&Listed::by(stat)).unwrap_or(0) }
     }
 
     /// Returns whether other readers may have the image open too.
@@ -122,26 +125,91 @@ fn tagged_pid(fd: BorrowedFd<'_>) -> Option<i32> {
     (r == 0 && i32::from(lock.l_type) != libc::F_UNLCK && lock.l_pid > 0).then_some(lock.l_pid)
 }
 
-/// Returns the pid of a process with a descriptor of the same file that holds a lock. Sees this
-/// user's processes, or all for root.
-fn listed_pid(stat: &Stat) -> Option<i32> {
-    let pids = std::fs::read_dir("/proc").ok()?.flatten();
-    pids.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()).find(|&pid| holds(pid, stat))
+/// A file as the kernel's lists of locks name it: the device of its file system, and its inode. A
+/// block device is named by its node in /dev.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Listed {
+    device: (u32, u32),
+    ino: u64,
 }
 
-fn holds(pid: i32, stat: &Stat) -> bool {
-    let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+impl Listed {
+    /// Returns the name of a file that is open. Some file systems (btrfs, overlayfs) show another
+    /// device in `stat` than the lists have, which is the mount's.
+    fn of(fd: BorrowedFd<'_>, stat: &Stat) -> Listed {
+        let by_stat = Listed::by(stat);
+        Listed { device: device_of_mount(fd).unwrap_or(by_stat.device), ..by_stat }
+    }
+
+    /// Returns the name of a file by what `stat` shows of it.
+    fn by(stat: &Stat) -> Listed {
+        Listed { device: (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev)), ino: stat.st_ino }
+    }
+
+    /// Returns whether a line of `/proc/PID/fdinfo/FD` says that this file is locked through it:
+    /// `lock:  1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`.
+    fn is_locked_by(&self, line: &str) -> bool {
+        let mut words = line.split_whitespace();
+        if words.next() != Some("lock:") || words.nth(1) != Some("FLOCK") {
+            return false;
+        }
+        let Some(mut file) = words.nth(3).map(|f| f.split(':')) else { return false };
+        let mut hex = || u32::from_str_radix(file.next()?, 16).ok();
+        let device = hex().zip(hex());
+        device == Some(self.device) && file.next().and_then(|i| i.parse().ok()) == Some(self.ino)
+    }
+}
+
+/// Returns the device of the mount that an open file belongs to.
+fn device_of_mount(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    let mount = info.lines().find_map(|l| l.strip_prefix("mnt_id:"))?.trim();
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let table = String::from_utf8_lossy(&table);
+    let line = table.lines().find(|l| l.split(' ').next() == Some(mount))?;
+    let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Returns the pid of a process with a descriptor through which the file is locked. Sees this
+/// user's processes, or all for root.
+fn listed_pid(file: &Listed) -> Option<i32> {
+    let pids = std::fs::read_dir("/proc").ok()?.flatten();
+    pids.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()).find(|&pid| holds(pid, file))
+}
+
+fn holds(pid: i32, file: &Listed) -> bool {
+    let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
     fds.flatten().any(|e| {
-        let same = rustix::fs::stat(e.path()).is_ok_and(|s| {
-            if is_block_device(stat) {
-                is_block_device(&s) && s.st_rdev == stat.st_rdev
-            } else {
-                (s.st_dev, s.st_ino) == (stat.st_dev, stat.st_ino)
-            }
-        });
-        same && std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", e.file_name().display()))
-            .is_ok_and(|s| s.lines().any(|l| l.starts_with("lock:") && l.contains("FLOCK")))
+        std::fs::read_to_string(e.path()).is_ok_and(|info| info.lines().any(|line| file.is_locked_by(line)))
     })
+}
+
+/// Returns whether a process is ending, or has ended: it was killed, or its first thread is at its
+/// end or behind it. Others of its threads may be in calls that no signal ends.
+fn is_ending(pid: i32) -> bool {
+    let Some(process) = rustix::process::Pid::from_raw(pid) else { return false };
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+    match (read("stat"), read("status")) {
+        (Ok(stat), Ok(status)) => tells_of_an_end(&stat, &status),
+        // It may hide from us.
+        _ => rustix::process::test_kill_process(process) == Err(Errno::SRCH),
+    }
+}
+
+/// Returns whether `/proc/PID/stat` and `/proc/PID/status` are those of a process that is ending.
+fn tells_of_an_end(stat: &str, status: &str) -> bool {
+    const PF_EXITING: u32 = 4;
+    // The name, in parentheses, may have spaces and parentheses.
+    let mut fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+    let dead = matches!(fields.next(), Some("Z" | "X"));
+    let flags = fields.nth(5).and_then(|f| f.parse::<u32>().ok()).unwrap_or(0);
+    let killed = status.lines().any(|line| {
+        let pending = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));
+        let set = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        set.is_some_and(|set| set >> (libc::SIGKILL - 1) & 1 == 1)
+    });
+    dead || flags & PF_EXITING != 0 || killed
 }
 
 #[cfg(test)]
@@ -149,6 +217,7 @@ mod tests {
     use super::*;
     use crate::device::{Device, FileDevice};
     use std::io::{BufRead, BufReader, Write};
+    use std::os::fd::AsFd;
     use std::process::{Child, Command, Stdio};
 
     fn image() -> (tempfile::TempDir, std::path::PathBuf) {
@@ -163,17 +232,53 @@ mod tests {
     fn holder() {
         let Some(path) = std::env::var_os("LANEFS_TEST_HOLD") else { return };
         let d = FileDevice::open(&path, std::env::var_os("LANEFS_TEST_HOLD_READ").is_some()).unwrap();
+        let ends = std::env::var_os("LANEFS_TEST_HOLD_ENDING").is_some();
+        if ends {
+            end_first_thread();
+        }
         println!("\nholding {}", d.name());
         std::io::stdout().flush().unwrap();
+        if ends {
+            std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+            std::process::exit(0);
+        }
         std::thread::sleep(Duration::from_secs(600));
     }
 
-    fn hold(path: &std::path::Path, read_only: bool) -> Child {
+    /// Ends the first thread of this process, and no other, as a killed process is while one of its
+    /// threads is in a call that no signal ends.
+    fn end_first_thread() {
+        extern "C" fn end(_: i32) {
+            // SAFETY: ends the thread that the signal came to, in a system call.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        let pid = std::process::id() as i32;
+        // SAFETY: the handler makes one system call; the thread has nothing that others wait for but
+        // the end of the tests of this program, which are this one.
+        unsafe {
+            libc::signal(libc::SIGUSR1, end as extern "C" fn(i32) as libc::sighandler_t);
+            assert_eq!(libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGUSR1), 0);
+        }
+        while !std::fs::read_to_string("/proc/self/stat").unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+    }
+
+    fn holder_program(path: &std::path::Path) -> Command {
         let mut c = Command::new(std::env::current_exe().unwrap());
         c.args(["--exact", "device::lock::tests::holder", "--nocapture"]).env("LANEFS_TEST_HOLD", path);
+        c
+    }
+
+    fn hold(path: &std::path::Path, read_only: bool) -> Child {
+        let mut c = holder_program(path);
         if read_only {
             c.env("LANEFS_TEST_HOLD_READ", "1");
         }
+        spawn(c)
+    }
+
+    fn spawn(mut c: Command) -> Child {
         let mut child = c.stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         assert!(out.lines().any(|l| l.unwrap().contains("holding")));
@@ -222,6 +327,54 @@ mod tests {
         waits.join().unwrap().unwrap();
     }
 
+    /// A server that is killed while one of its threads waits for its own mount has the lock until
+    /// that is over: who mounted again was told that the image is in use.
+    #[test]
+    fn a_process_that_is_ending_is_waited_for() {
+        let (_dir, path) = image();
+        let mut c = holder_program(&path);
+        c.env("LANEFS_TEST_HOLD_ENDING", "1").stdin(Stdio::piped());
+        let mut child = spawn(c);
+        assert!(is_ending(child.id() as i32));
+        let waits = std::thread::spawn(move || FileDevice::open(&path, false).map(drop));
+        std::thread::sleep(Duration::from_millis(300));
+        drop(child.stdin.take());
+        waits.join().unwrap().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn an_end_is_told_from_a_life() {
+        let stat = |state: char, flags: u32| format!("7 (a) Z (b)) {state} 1 7 7 0 -1 {flags} 0 0");
+        let status = |pending: &str, shared: &str| {
+            format!("Name:\ta\nSigPnd:\t{pending}\nShdPnd:\t{shared}\nSigBlk:\t0000000000000100\n")
+        };
+        let (none, kill, term) = ("0000000000000000", "0000000000000100", "0000000000004000");
+        assert!(!tells_of_an_end(&stat('S', 0x40_0040), &status(none, term)));
+        assert!(!tells_of_an_end(&stat('D', 0x40_0040), &status(none, none)));
+        assert!(!tells_of_an_end("", ""));
+        for (stat, status) in [
+            (stat('Z', 0x40_0040), status(none, none)),
+            (stat('R', 0x40_0044), status(none, none)),
+            (stat('T', 0x40_0040), status(kill, none)),
+            (stat('D', 0x40_0040), status(none, kill)),
+        ] {
+            assert!(tells_of_an_end(&stat, &status), "{stat}: {status}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_read_from_a_line_of_the_kernel() {
+        let file = Listed { device: (254, 0), ino: 9_977_976 };
+        let line = "lock:\t1: FLOCK  ADVISORY  WRITE 6313 fe:00:9977976 0 EOF";
+        assert!(file.is_locked_by(line));
+        assert!(!Listed { ino: 9, ..file }.is_locked_by(line));
+        assert!(!Listed { device: (254, 1), ..file }.is_locked_by(line));
+        for other in ["", "lock:", &line.replace("FLOCK", "POSIX"), &line.replace("fe:00:", "")] {
+            assert!(!file.is_locked_by(other), "{other}");
+        }
+    }
+
     /// A program that opens what it has just closed was refused if another of its threads had just
     /// started a child.
     #[test]
@@ -261,10 +414,13 @@ mod tests {
     fn the_list_of_processes_alone_finds_the_holder() {
         let (_dir, path) = image();
         let mut child = hold(&path, false);
-        let stat = rustix::fs::stat(&path).unwrap();
-        assert_eq!(listed_pid(&stat), Some(child.id() as i32));
+        let file = std::fs::File::open(&path).unwrap();
+        let listed = Listed::of(file.as_fd(), &rustix::fs::fstat(&file).unwrap());
+        assert_eq!(listed_pid(&listed), Some(child.id() as i32));
+        assert!(!is_ending(child.id() as i32));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(listed_pid(&stat), None);
+        assert_eq!(listed_pid(&listed), None);
+        assert!(is_ending(child.id() as i32));
     }
 }
