@@ -7,13 +7,18 @@
 //!
 //! Here an entry has a ring of its own and belongs to one thread:
 //!
-//! R1 The kernel writes into an entry's memory while a command of it is under way, and from within
-//!    this thread's system calls only. So between two calls of [`Entry::fetch`] the memory is ours
-//!    alone.
+//! R1 The kernel writes into an entry's memory only while a command of it is under way. From
+//!    [`Entry::fetch`] to the next submission none is, and the memory is ours alone.
 //! R2 A command is under way from its submission to its completion (`waiting`). While one is, the
 //!    memory stays mapped.
 //! R3 A thread that is busy has no command under way, so the kernel gives it no request: nothing
 //!    queues behind a request that waits for the device as long as the queue has another entry.
+//! R4 What the kernel has left to do for a command it does when this thread enters or leaves the
+//!    kernel (COOP_TASKRUN), and by itself once this thread is gone. Under DEFER_TASKRUN it would
+//!    wait for this thread to ask for completions, which nobody does in a server that was killed;
+//!    and as long as another thread of it waits for the mount ([`crate::aside`]) the ring is not
+//!    closed. Whatever came for such an entry would never be answered, not even when the connection
+//!    is cut.
 //!
 //! FORGET and INTERRUPT come over /dev/fuse also then, and so does what was sent before the queues
 //! were ready.
@@ -137,9 +142,9 @@ pub(crate) fn entry_bytes(payload: usize) -> u64 {
     (PAYLOAD + payload.next_multiple_of(4096) + SIDE) as u64
 }
 
-/// Makes a ring as entries need it. An error means that io_uring cannot be used here.
+/// Makes a ring as entries need it (R4). An error means that io_uring cannot be used here.
 fn make() -> io::Result<Ring> {
-    IoUring::builder().dontfork().setup_single_issuer().setup_defer_taskrun().build(2)
+    IoUring::builder().dontfork().setup_single_issuer().setup_coop_taskrun().build(2)
 }
 
 /// Checks that this process may use io_uring at all: some sandboxes forbid it.
