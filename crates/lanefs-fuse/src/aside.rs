@@ -23,6 +23,9 @@
 //! A5 *Flags.* Where files are opened without a request a file that becomes immutable takes no page
 //!    of the kernel's cache any more. So those that it has are written back before.
 //!
+//! No signal ends such a call: it waits until the requests are served, or the connection is cut. A
+//! server that is killed in one cannot end by itself; its watchdog cuts then ([`crate::watchdog`]).
+//!
 //! A request that came through a ring has to be answered by the thread that has it; there another
 //! thread is started where none is left (`rings`), and it makes the calls of A1, A2, A4 and A5
 //! itself.

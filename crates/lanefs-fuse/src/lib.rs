@@ -28,11 +28,13 @@ mod aside;
 mod blocking_hook;
 pub mod change;
 mod closing;
+mod control;
 mod counts;
 mod handles;
 mod known;
 mod mount;
 mod options;
+mod passing;
 mod reader_pool;
 mod readers;
 pub mod report;
@@ -46,14 +48,16 @@ mod space;
 mod summary;
 mod sync_errors;
 mod translate;
+mod watchdog;
 mod wire;
 
 pub use counts::Requests;
 pub use mount::remove_dead_mounts;
 pub use options::{BadOption, IoUring, MountConfig};
 pub use served::{ServedMount, serve_mount};
-pub use session::{Session, Unmounter, mount, serve_as_flusher};
+pub use session::{Session, Unmounter, mount, mount_watched, serve_as_flusher};
 pub use signals::{Signals, block_signals};
+pub use watchdog::Watchdog;
 
 /// `ioctl` on a file or a directory of the mount: stops the volume as a crash would (root only).
 /// The number and the flags are those of XFS's and F2FS's shutdown, so that their tools work: with

@@ -1,14 +1,14 @@
 //! Attaching to the name space: by mount(2) when we may, else by the setuid helper fusermount3.
 
 use crate::MountConfig;
+use crate::control::Abort;
+use crate::passing;
 use crate::wire::Device;
 use rustix::mount::UnmountFlags;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, IoSliceMut, Read};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -133,7 +133,7 @@ fn mount_by_helper(
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", helper.display())))?;
     drop(theirs);
-    let Some(device) = receive_descriptor(&mine)? else {
+    let Some(device) = passing::receive(&mine)? else {
         let mut message = String::new();
         if let Some(mut err) = child.stderr.take() {
             let _ = err.read_to_string(&mut message);
@@ -159,25 +159,6 @@ fn with_advice(message: String) -> String {
         true => format!("{message}; {}", crate::wire::NOT_ALLOWED),
         false => message,
     }
-}
-
-/// Returns the descriptor that comes through a socket; `None` if it is closed first.
-fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    loop {
-        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(e) => return Err(e.into()),
-            Ok(_) => break,
-        }
-    }
-    let rights = control.drain().find_map(|m| match m {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    Ok(rights)
 }
 
 /// Returns the options for fusermount3.
@@ -279,6 +260,12 @@ impl Attached {
         File::open(&self.mountpoint).ok()
     }
 
+    /// Opens what cuts the connection, whoever does so and whatever is mounted on top.
+    pub(crate) fn abort_file(&self) -> io::Result<Abort> {
+        let which = self.which.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+        Abort::open(which.device)
+    }
+
     /// Cuts the connection: every call in progress and every later one on the mount fails. False if
     /// there was no way to.
     pub(crate) fn abort(&self) -> bool {
@@ -288,12 +275,7 @@ impl Attached {
             let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
             cut = true;
         }
-        if let Some(which) = &self.which {
-            // As the kernel itself writes the two numbers in one.
-            let number = u64::from(which.device.0) << 20 | u64::from(which.device.1);
-            let connection = format!("/sys/fs/fuse/connections/{number}/abort");
-            cut |= std::fs::write(connection, "1").is_ok();
-        }
+        cut |= self.abort_file().and_then(|file| file.cut()).is_ok();
         cut
     }
 }

@@ -8,6 +8,10 @@
 //! S2 Files are opened for direct I/O: each read and write comes here. `MAP_SHARED` is refused
 //!    (ENODEV); a private map has the content of the time when its pages were first touched.
 //! S3 A write by O_APPEND goes to the end as it is then, wherever the kernel believes it.
+//! S4 No watchdog ([`crate::watchdog`]): the process has threads and memory of its own, and what is
+//!    forked of it would keep that. The kernel has nothing to write back, so a thread waits for the
+//!    mount only where the kernel is to drop a page that is being read, or a name that is being
+//!    changed.
 
 use crate::mount::helper;
 use crate::{IoUring, MountConfig, Session, mount, remove_dead_mounts};

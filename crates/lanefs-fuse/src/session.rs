@@ -10,6 +10,7 @@ use crate::readers;
 use crate::report::Reporter;
 use crate::rings::{Rings, ended};
 use crate::summary::{SWITCH, Switch, summary};
+use crate::watchdog::Watchdog;
 use crate::wire::{Device, Offer, request_bytes, ring, shake_hands};
 use lanefs::Volume;
 use lanefs_sync::SignalsBlocked;
@@ -30,6 +31,8 @@ pub struct Session {
     serving: Option<JoinHandle<io::Result<()>>>,
     over: Receiver<Over>,
     summary: String,
+    /// The process that cuts the connection if this one is killed and cannot end.
+    watchdog: Option<Watchdog>,
 }
 
 /// The reason why there is nothing to wait for any more.
@@ -76,8 +79,31 @@ pub fn serve_as_flusher() {
 /// EBUSY, EPERM, ENOTDIR and others of mount(2); the message of fusermount3 for an ordinary
 /// user.
 pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Result<Session> {
+    mount_watched(volume, mountpoint, config, None)
+}
+
+/// As [`mount`], and has `watchdog` cut the connection if this process is killed and cannot end.
+/// Where that cannot be had the mount is made without: whoever mounts has to be able to reach the
+/// connection's directory in fusectl.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_watched(
+    volume: Volume,
+    mountpoint: &Path,
+    config: &MountConfig,
+    watchdog: Option<Watchdog>,
+) -> io::Result<Session> {
     let rings = rings_wanted(config)?;
     let (device, attached) = attach(mountpoint, config)?;
+    // Before anything is served: from then on a thread may wait for the mount.
+    let watchdog = watchdog.filter(|watchdog| {
+        let watched = attached.abort_file().and_then(|abort| watchdog.watch(&abort));
+        if let Err(e) = &watched {
+            tracing::info!("{}: no watchdog: {e}", mountpoint.display());
+        }
+        watched.is_ok()
+    });
     let (ends, over) = channel();
     let (adaptor, serving, over_rings) = serve(&volume, device, config, rings, Ending(ends.clone()))
         .inspect_err(|_| {
@@ -102,7 +128,7 @@ pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Res
     let cut = unmounter.clone();
     adaptor.when_serving_fails(Box::new(move || cut.cut()));
     let (closing, counts) = (Arc::clone(&adaptor.closing), Arc::clone(&adaptor.counts));
-    Ok(Session { volume, unmounter, closing, counts, serving: Some(serving), over, summary })
+    Ok(Session { volume, unmounter, closing, counts, serving: Some(serving), over, summary, watchdog })
 }
 
 /// The time that a FORGET may lie when requests come over rings.
@@ -277,12 +303,16 @@ impl Session {
     fn wait_for_serving(&mut self) -> io::Result<()> {
         let Some(serving) = self.serving.take() else { return Ok(()) };
         if matches!(self.over.recv(), Ok(Over::GivenUp)) {
+            // The connection lives on, and threads may wait for it when the process ends.
+            self.watchdog.take().into_iter().for_each(Watchdog::keep);
             return Ok(());
         }
-        match serving.join() {
+        let result = match serving.join() {
             Ok(result) => result,
             Err(_) => Err(io::Error::other("a reader thread of the mount panicked")),
-        }
+        };
+        self.watchdog = None;
+        result
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{image, loop_device, mounted, mountinfo, size};
 use lanefs::MountOptions;
 use lanefs_format::BLOCK_SIZE;
 use lanefs_format::superblock::MAX_MLOGS;
-use lanefs_fuse::MountConfig;
+use lanefs_fuse::{MountConfig, Watchdog};
 use lanefs_store::FormatOptions;
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -164,8 +164,11 @@ pub fn run(args: &Args) -> Outcome {
             Role::Daemon(parent) => parent,
         },
     };
+    // Before there are threads, and before anything is open that it must not have. A mount without
+    // is better than none.
+    let watchdog = Watchdog::start().ok();
     crate::allocator::give_back_soon();
-    match serve(&plan, &mut parent) {
+    match serve(&plan, watchdog, &mut parent) {
         Ok(()) => Ok(0),
         Err(failure) => Err(parent.fail(failure)),
     }
@@ -257,7 +260,7 @@ fn check_dir(dir: &Path) -> Result<(), Failure> {
 }
 
 /// Mounts, reports that to `parent`, and serves until the mount is gone.
-fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
+fn serve(plan: &Plan, watchdog: Option<Watchdog>, parent: &mut Parent) -> Result<(), Failure> {
     start_log(plan.log.as_deref())?;
     let signals = lanefs_fuse::block_signals().about("cannot wait for signals")?;
     lanefs_fuse::serve_as_flusher();
@@ -293,11 +296,9 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
     }
     // Before the mount, so that an error leaves none behind.
     let metrics = plan.metrics.as_deref().map(Metrics::bind).transpose()?;
-    let mut session = lanefs_fuse::mount(volume, &plan.dir, &config).about(format_args!(
-        "{}: cannot mount {}",
-        plan.dir.display(),
-        plan.mount.source
-    ))?;
+    let mounted = lanefs_fuse::mount_watched(volume, &plan.dir, &config, watchdog);
+    let mut session =
+        mounted.about(format_args!("{}: cannot mount {}", plan.dir.display(), plan.mount.source))?;
     drop(attached);
     let unmounter = session.unmounter();
     let waits = move || {

@@ -10,6 +10,7 @@ mod copies;
 mod damaged;
 mod forms;
 mod images;
+mod killed;
 mod mount_belief;
 mod mount_block;
 mod mount_files;

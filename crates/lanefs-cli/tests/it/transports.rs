@@ -218,7 +218,7 @@ fn whoever_uses_a_mount_that_ends_gets_an_error_and_nobody_hangs() {
 
 /// Whether a process has not ended. One that nobody has waited for has one thread left, and that is
 /// dead.
-fn is_there(pid: i32) -> bool {
+pub fn is_there(pid: i32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let dead = stat.rsplit(") ").next().is_some_and(|s| s.starts_with('Z'));
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
@@ -226,7 +226,7 @@ fn is_there(pid: i32) -> bool {
 }
 
 /// The number of a mount's connection.
-fn connection(dir: &Path) -> u64 {
+pub fn connection(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     libc::minor(std::fs::metadata(dir).unwrap().dev()).into()
 }
