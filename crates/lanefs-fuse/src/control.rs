@@ -26,6 +26,7 @@ impl Abort {
     /// # Errors
     /// EACCES of somebody else's connection, EPERM or ENOENT where fusectl cannot be reached.
     pub(crate) fn open(device: (u32, u32)) -> io::Result<Abort> {
+        debug_assert!(device.0 < 1 << 12 && device.1 < 1 << 20, "the kernel's own numbers of devices");
         // As the kernel itself writes the two numbers in one.
         let number = u64::from(device.0) << 20 | u64::from(device.1);
         let abort = format!("{number}/abort");
@@ -37,6 +38,7 @@ impl Abort {
 
     /// Opens the switch at a path.
     fn below(dir: impl AsFd, path: &str) -> io::Result<Abort> {
+        debug_assert!(path.ends_with("/abort"), "it is written to");
         let file = openat(dir, path, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
         // What else may lie at that path is not to be written to.
         if rustix::fs::fstatfs(&file)?.f_type as u64 != FUSECTL {

@@ -263,6 +263,7 @@ impl Attached {
     /// Opens what cuts the connection, whoever does so and whatever is mounted on top.
     pub(crate) fn abort_file(&self) -> io::Result<Abort> {
         let which = self.which.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+        debug_assert!(which.kind.starts_with("fuse"), "only these have a connection");
         Abort::open(which.device)
     }
 

@@ -94,6 +94,7 @@ pub fn mount_watched(
     config: &MountConfig,
     watchdog: Option<Watchdog>,
 ) -> io::Result<Session> {
+    debug_assert!(watchdog.is_none() || !config.shared, "S4 of `served`");
     let rings = rings_wanted(config)?;
     let (device, attached) = attach(mountpoint, config)?;
     // Before anything is served: from then on a thread may wait for the mount.

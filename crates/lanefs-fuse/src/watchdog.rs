@@ -66,6 +66,7 @@ impl Watchdog {
         let (mine, theirs) = UnixStream::pair()?;
         // A server that was started without stdin puts something else there later.
         let mine = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(&mine, SOCKET)?);
+        debug_assert!(mine.as_raw_fd() >= SOCKET, "it stays open");
         let server = std::process::id();
         // SAFETY: no other thread exists, so the child's memory is whole.
         match unsafe { libc::fork() } {
@@ -84,7 +85,10 @@ impl Watchdog {
     /// Those of the socket; it may have been killed.
     pub(crate) fn watch(&self, abort: &Abort) -> io::Result<()> {
         passing::send(&self.socket, abort.as_fd())?;
-        (&self.socket).read_exact(&mut [0])
+        let mut answer = [1];
+        (&self.socket).read_exact(&mut answer)?;
+        debug_assert_eq!(answer, [0], "it says nothing else");
+        Ok(())
     }
 
     /// Has it wait for the end of this process, whatever becomes of this.
@@ -107,6 +111,7 @@ impl Drop for Watchdog {
 
 /// The child: it never returns, and never unwinds into the server's frames.
 extern "C" fn run(socket: &UnixStream, server: u32) -> ! {
+    debug_assert_ne!(std::process::id(), server, "the server goes on");
     let code = i32::from(guard(socket.as_fd(), server).is_err());
     // SAFETY: ends the process, without what the server wants done at its own end.
     unsafe { libc::_exit(code) }
@@ -119,6 +124,7 @@ fn guard(socket: BorrowedFd<'_>, server: u32) -> io::Result<()> {
     let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(SOCKET) });
     let Some(abort) = passing::receive(&socket)?.map(Abort::from) else { return Ok(()) };
     (&socket).write_all(&[0])?;
+    debug_assert!(abort.as_fd().as_raw_fd() > SOCKET && signals.as_raw_fd() > SOCKET);
     loop {
         let mut both = [readable(&socket), readable(&signals)];
         wait(&mut both, None)?;
@@ -145,6 +151,7 @@ fn readable(fd: &impl AsFd) -> PollFd<'_> {
 
 /// Waits for the descriptors, and returns how many have something to say.
 fn wait(fds: &mut [PollFd<'_>], most: Option<&Timespec>) -> io::Result<usize> {
+    debug_assert!(!fds.is_empty(), "nothing would end the wait");
     loop {
         match poll(fds, most) {
             Err(rustix::io::Errno::INTR) => {}
@@ -191,10 +198,12 @@ fn prepare(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     };
     // Above the numbers that are given out below.
     let kept = rustix::io::fcntl_dupfd_cloexec(socket, SOCKET + 1)?;
+    debug_assert!(kept.as_raw_fd() > SOCKET);
     close(0, SOCKET as u32)?;
     // SAFETY: opens by a path that ends in NUL, and duplicates numbers that are open.
     unsafe {
         let null = done(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))?;
+        debug_assert!(null < SOCKET, "these were just closed");
         for number in 0..SOCKET {
             if number != null {
                 done(libc::dup2(null, number))?;
@@ -205,9 +214,9 @@ fn prepare(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     close(SOCKET as u32 + 1, u32::MAX)?;
     std::mem::forget(kept); // has just been closed
     // Best effort: only root may.
-    if let Ok(score) =
-        rustix::fs::open(c"/proc/self/oom_score_adj", rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty())
-    {
+    let score =
+        rustix::fs::open(c"/proc/self/oom_score_adj", rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
+    if let Ok(score) = score {
         let _ = rustix::io::write(&score, b"-1000");
     }
     // SAFETY: reads the set, which is initialised; the descriptor is new.

@@ -141,7 +141,7 @@ fn stop_in_the_window(server: u32) {
 }
 
 /// Writes to a file, and has the server call in what the kernel has of it, until that fails.
-fn call_in(path: &Path, transport: Transport) -> std::io::Error {
+fn write_until_it_fails(path: &Path, transport: Transport) -> std::io::Error {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     let step = |round: u8| -> std::io::Result<()> {
         if transport == Transport::Stateless {
@@ -164,8 +164,8 @@ fn map_and_flag(file: &File, round: u8) -> std::io::Result<()> {
     let null = std::ptr::null_mut();
     let failed = || Err(std::io::Error::last_os_error());
     let (from, mut to) = std::io::pipe()?;
-    // SAFETY: a shared mapping of a file that has as many bytes and that this test alone uses. It is
-    // the kernel that writes to the map: a page that cannot be had is an error of its call, where it
+    // SAFETY: a shared mapping of a file that has as many bytes and that this test alone uses. The
+    // kernel is what writes to the map: a page that cannot be had is an error of its call, where it
     // would be a signal here. The ioctls read a word that lives until they return.
     unsafe {
         let map = mmap(null, LONG, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?;
@@ -187,9 +187,9 @@ fn map_and_flag(file: &File, round: u8) -> std::io::Result<()> {
     }
 }
 
-/// The program on the mount: this test program, asked to run only this "test". A process of its own:
-/// a child that any test here starts has all that is open here until it runs its program, and lets
-/// go of it by waiting for the mount.
+/// The program on the mount: this test program, asked to run only this "test". A process of its
+/// own: a child that any test here starts has all that is open here until it runs its program, and
+/// lets go of it by waiting for the mount.
 #[test]
 fn program() {
     let Some(path) = std::env::var_os("LANEFS_TEST_ON_MOUNT") else { return };
@@ -197,7 +197,7 @@ fn program() {
         Some(_) => Transport::Stateless,
         None => Transport::DevFuse,
     };
-    let error = call_in(Path::new(&path), transport);
+    let error = write_until_it_fails(Path::new(&path), transport);
     println!("\nfailed {}", error.raw_os_error().unwrap_or(0));
 }
 

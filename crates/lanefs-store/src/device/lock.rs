@@ -149,6 +149,7 @@ impl Listed {
     /// Returns whether a line of `/proc/PID/fdinfo/FD` says that this file is locked through it:
     /// `lock:  1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`.
     fn is_locked_by(&self, line: &str) -> bool {
+        debug_assert!(!line.contains('\n'), "one line");
         let mut words = line.split_whitespace();
         if words.next() != Some("lock:") || words.nth(1) != Some("FLOCK") {
             return false;
@@ -164,6 +165,7 @@ impl Listed {
 fn device_of_mount(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     let mount = info.lines().find_map(|l| l.strip_prefix("mnt_id:"))?.trim();
+    debug_assert!(mount.bytes().all(|b| b.is_ascii_digit()), "a number");
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let table = String::from_utf8_lossy(&table);
     let line = table.lines().find(|l| l.split(' ').next() == Some(mount))?;
@@ -179,6 +181,7 @@ fn listed_pid(file: &Listed) -> Option<i32> {
 }
 
 fn holds(pid: i32, file: &Listed) -> bool {
+    debug_assert!(pid > 0, "a directory in /proc");
     let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
     fds.flatten().any(|e| {
         std::fs::read_to_string(e.path()).is_ok_and(|info| info.lines().any(|line| file.is_locked_by(line)))
@@ -253,8 +256,8 @@ mod tests {
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let pid = std::process::id() as i32;
-        // SAFETY: the handler makes one system call; the thread has nothing that others wait for but
-        // the end of the tests of this program, which are this one.
+        // SAFETY: the handler makes one system call; the thread has nothing that others wait for
+        // but the end of the tests of this program, which are this one.
         unsafe {
             libc::signal(libc::SIGUSR1, end as extern "C" fn(i32) as libc::sighandler_t);
             assert_eq!(libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGUSR1), 0);
