@@ -483,7 +483,8 @@ impl Fs {
     /// Returns the whole target, as readlink(2). EINVAL: not a symbolic link. ESTALE: removed
     /// meanwhile.
     pub fn readlink(&self, path: impl AsPath) -> Result<Vec<u8>> {
-        let ino = self.find(path.as_path(), false, &pin())?;
+        let guard = pin();
+        let ino = self.find(path.as_path(), false, &guard)?;
         self.volume.node_readlink(ino)
     }
 

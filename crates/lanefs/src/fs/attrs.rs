@@ -2,6 +2,10 @@
 
 use super::{AsPath, Fs, gone};
 use crate::core::memory;
+use crate::core::space;
+use crate::memfs::Inode;
+use crate::ops::resolve;
+use crate::ops::xattr;
 use crate::{Result, SetAttr, SetTime};
 use crossbeam_epoch::pin;
 
@@ -9,8 +13,23 @@ impl Fs {
     /// Changes attributes of what a path leads to.
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
         memory::slow_down_meta(&self.volume.0.persist);
-        let ino = self.find(path, follow, &pin())?;
-        self.volume.change_attrs(&self.cred, ino, set, &pin()).map(drop).map_err(gone)
+        // One pin over both, here and below: a number that was found is not another file's before
+        // the pin goes.
+        let guard = pin();
+        let ino = self.find(path, follow, &guard)?;
+        self.volume.change_attrs(&self.cred, ino, set, &guard).map(drop).map_err(gone)
+    }
+
+    /// Changes extended attributes of what a path leads to, by an `f` that returns false where there
+    /// was no space. Space is waited for without a pin, so the path is walked anew behind that.
+    fn change_xattrs(&self, path: &[u8], f: impl Fn(&Inode) -> Result<bool>) -> Result<()> {
+        let persist = &self.volume.0.persist;
+        memory::slow_down_meta(persist);
+        space::change_with_space(persist, || {
+            let guard = pin();
+            let ino = self.find(path, true, &guard)?;
+            f(resolve::find(persist, ino, &guard)?)
+        })
     }
 
     /// Sets the mode as chmod(2): `mode` is the bits 07777. Setgid goes if the caller is neither
@@ -76,7 +95,8 @@ impl Fs {
     /// EACCES: something asked for is not allowed. EROFS: `W_OK` of a file, directory or symbolic
     /// link on a volume opened for reading only. ESTALE: removed meanwhile.
     pub fn access(&self, path: impl AsPath, mask: i32) -> Result<()> {
-        let ino = self.find(path.as_path(), true, &pin())?;
+        let guard = pin();
+        let ino = self.find(path.as_path(), true, &guard)?;
         self.volume.node_access(&self.cred, ino, mask)
     }
 
@@ -89,7 +109,8 @@ impl Fs {
     ///   is empty or longer than 255 bytes.
     /// - EACCES: `user.`, and the file may not be read. ESTALE: removed meanwhile.
     pub fn getxattr(&self, path: impl AsPath, name: &[u8]) -> Result<Vec<u8>> {
-        let ino = self.find(path.as_path(), true, &pin())?;
+        let guard = pin();
+        let ino = self.find(path.as_path(), true, &guard)?;
         self.volume.node_getxattr(&self.cred, ino, name)
     }
 
@@ -108,14 +129,16 @@ impl Fs {
     /// - EACCES: `user.`, and the file may not be written; a default ACL of what is no directory.
     /// - EROFS: the volume was opened for reading only. ESTALE: removed meanwhile.
     pub fn setxattr(&self, path: impl AsPath, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
-        let ino = self.find(path.as_path(), true, &pin())?;
-        self.volume.node_setxattr(&self.cred, ino, name, value, flags)
+        self.change_xattrs(path.as_path(), |inode| {
+            xattr::set_xattr(&self.volume.0.persist, &self.cred, inode, name, value, flags)
+        })
     }
 
     /// Returns the names of attributes, as listxattr(2), those of `trusted.` for the superuser
     /// only. Follows symbolic links. ESTALE: removed meanwhile.
     pub fn listxattr(&self, path: impl AsPath) -> Result<Vec<Vec<u8>>> {
-        let ino = self.find(path.as_path(), true, &pin())?;
+        let guard = pin();
+        let ino = self.find(path.as_path(), true, &guard)?;
         self.volume.node_listxattr(&self.cred, ino)
     }
 
@@ -126,21 +149,24 @@ impl Fs {
     /// to be written anew, and there is no space for that at all. EOPNOTSUPP, ERANGE, EPERM,
     /// EACCES, EROFS, ESTALE: as [`Fs::setxattr`].
     pub fn removexattr(&self, path: impl AsPath, name: &[u8]) -> Result<()> {
-        let ino = self.find(path.as_path(), true, &pin())?;
-        self.volume.node_removexattr(&self.cred, ino, name)
+        self.change_xattrs(path.as_path(), |inode| {
+            xattr::remove_xattr(&self.volume.0.persist, &self.cred, inode, name)
+        })
     }
 
     /// Returns the flags of an inode, of [`crate::inode_flags`]. Follows symbolic links. Errors as
     /// [`crate::Volume::node_flags`].
     pub fn inode_flags(&self, path: impl AsPath) -> Result<u32> {
-        let ino = self.find(path.as_path(), true, &pin())?;
+        let guard = pin();
+        let ino = self.find(path.as_path(), true, &guard)?;
         self.volume.node_flags(ino)
     }
 
     /// Sets the flags of an inode. Follows symbolic links. Errors and crash as
     /// [`crate::Volume::node_set_flags`].
     pub fn set_inode_flags(&self, path: impl AsPath, flags: u32) -> Result<()> {
-        let ino = self.find(path.as_path(), true, &pin())?;
+        let guard = pin();
+        let ino = self.find(path.as_path(), true, &guard)?;
         self.volume.node_set_flags(&self.cred, ino, flags)
     }
 }
