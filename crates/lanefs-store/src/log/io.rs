@@ -23,6 +23,8 @@ use zerocopy::IntoBytes;
 /// How many blocks [`Io::expect`] reads in one submission: enough to keep a device busy, and 1 MiB.
 const EXPECTED_AT_ONCE: usize = 256;
 const SHARDS: usize = 16;
+/// A submission of at most so many bytes is written to one device after the other.
+const IN_TURN: usize = 256 << 10;
 
 /// A block that the queue and the cache hold in common. Boxed: a count beside the block, which is
 /// aligned, would take a block of its own.
@@ -333,9 +335,12 @@ impl Io {
         }
         let busy: Vec<usize> = (0..by_device.len()).filter(|&d| !by_device[d].is_empty()).collect();
         let one = |d: usize| self.devices[d].write(&by_device[d]);
+        let bytes: usize = writes.iter().map(|w| w.data.len()).sum();
         let result = match busy[..] {
             [] => Ok(()),
             [d] => one(d),
+            // A device takes so little in less time than a thread begins.
+            _ if bytes <= IN_TURN => busy.iter().try_for_each(|&d| one(d)),
             [first, ref rest @ ..] => std::thread::scope(|s| {
                 // Where no thread can be had, one device after the other.
                 let begin = |&d: &usize| Builder::new().spawn_scoped(s, move || one(d)).map_err(|_| d);
@@ -606,6 +611,28 @@ impl BlockSource for Io {
             }
             let sound = refs.iter().zip(&*blocks).filter(|(r, b)| checksum::matches(**r, &b.0));
             sound.for_each(|(r, b)| self.cache.put(*r, Arc::new(Box::new(b.clone()))));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{MemoryDevice, Recorder, thread_id};
+
+    /// Each fsync of a volume on two devices started a thread and waited for its end.
+    #[test]
+    fn a_small_submission_to_two_devices_starts_no_thread() {
+        let recorder = Recorder::new();
+        let device = || Arc::new(recorder.wrap(MemoryDevice::new(1 << 20).unwrap())) as Arc<dyn Device>;
+        let io = Io::new(vec![device(), device()], 0, false);
+        for (each, own) in [(IN_TURN / 2, 2), (IN_TURN / 2 + BLOCK_SIZE, 1)] {
+            let data = vec![Block([1; BLOCK_SIZE]); each / BLOCK_SIZE];
+            let to = |d| Write { addr: BlockAddr::new(d, 4), data: data.as_bytes() };
+            assert_eq!(io.write(&[to(0), to(1)]).unwrap(), 0b11);
+            let writes = recorder.take_log().writes;
+            let mine = writes.iter().filter(|w| w.thread == thread_id()).count();
+            assert_eq!((writes.len(), mine), (2, own), "{each} bytes to each device");
         }
     }
 }
