@@ -59,7 +59,7 @@ fn holder(pid: i32) -> String {
 fn advice(errno: i32) -> &'static str {
     match errno {
         libc::ENOSPC | libc::EDQUOT => {
-            "the file system that holds the image is full, not the volume: free space there, then unmount the volume and mount it again"
+            "the file system that holds the image is full, not the volume: free space there, and try again"
         }
         _ => "check the device and its cables, then run `lanefs fsck`",
     }
@@ -82,6 +82,11 @@ impl StoreError {
     /// error: who named it is wrong.
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self, StoreError::Io { errno, .. } if *errno != libc::EINVAL)
+    }
+
+    /// Returns whether a device's host had no space for a write: see `device::host`.
+    pub(crate) fn is_of_full_host(&self) -> bool {
+        matches!(self, StoreError::Io { errno: libc::ENOSPC | libc::EDQUOT, .. })
     }
 
     /// Returns the message without what to do about the error: for callers that give their own

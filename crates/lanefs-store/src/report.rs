@@ -152,4 +152,9 @@ pub struct DevicesReport {
     pub flushes_asked: u64,
     /// Flushes that the devices were given: one serves all who asked before it.
     pub flushes_issued: u64,
+    /// Writes that wait at this moment for space on the host of a sparse image.
+    pub waiting_for_host: u64,
+    /// What is wrong with a device at this moment, with its name and what to do: the volume waits
+    /// for space on its host, or an error has stopped the volume. Nothing if all is well.
+    pub trouble: Option<String>,
 }

@@ -43,6 +43,7 @@ impl Store {
     /// Opens a volume, recovering it first when it was not closed.
     pub fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
         let (engine, report) = recovery::open(devices, options)?;
+        engine.log.io.keep_reserve();
         Ok((Arc::new(Store { engine }), report))
     }
 
@@ -123,9 +124,58 @@ impl Store {
         }
     }
 
-    /// Reserves space for `blocks` pages. True means they can always be written.
+    /// Reserves space for `blocks` pages. True means they can always be written. Nothing is
+    /// promised while a host is short ([`Store::is_host_short`]).
     pub fn reserve(&self, lane: usize, blocks: u64) -> bool {
+        !self.is_host_short() && self.reserve_accepted(lane, blocks)
+    }
+
+    /// Reserves space for `blocks` pages that somebody has accepted already: also while a host is
+    /// short.
+    pub fn reserve_accepted(&self, lane: usize, blocks: u64) -> bool {
+        debug_assert!(i64::try_from(blocks).is_ok(), "{blocks} blocks are more than are counted");
         !self.engine.log.read_only && self.engine.log.space.reserve(lane, blocks)
+    }
+
+    /// Returns whether the file system that holds a sparse image has refused a write for want of
+    /// space, and has none again: then nothing new is to be begun, and what was begun waits.
+    #[inline]
+    pub fn is_host_short(&self) -> bool {
+        self.engine.log.io.host.is_short()
+    }
+
+    /// Returns whether a host is short, or has so little left that what is freed is worth a
+    /// checkpoint.
+    pub fn is_host_low(&self) -> bool {
+        (0..self.engine.log.io.devices().len()).any(|d| self.engine.log.io.is_host_low(d))
+    }
+
+    /// Looks whether a host that was short has space again, unless that was done a moment ago;
+    /// returns whether none is short. The caller holds no lock.
+    #[cold]
+    pub fn look_for_host_space(&self) -> bool {
+        debug_assert!(!self.engine.log.read_only || !self.is_host_short(), "nothing is written");
+        self.engine.log.io.look_now_and_then()
+    }
+
+    /// Waits until no host is short, for whoever has much to write and holds no lock. The seal of a
+    /// checkpoint, which gives the host its space, does not wait.
+    ///
+    /// # Errors
+    /// The store was stopped meanwhile.
+    #[inline]
+    pub fn wait_for_host(&self) -> Result<()> {
+        if self.is_host_short() && !self.engine.in_checkpoint() {
+            self.engine.log.io.wait_for_space()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Notes that the volume is about to be closed, which nobody can speed up by deleting files: a
+    /// message says so, if that waits for space on a host.
+    pub fn about_to_close(&self) {
+        self.engine.log.io.host.closing();
     }
 
     /// Reserves space for a stored page that is cut or blanked in part: also where nothing is free,
@@ -155,14 +205,19 @@ impl Store {
     /// others share.
     #[cold]
     pub fn reserve_last_page(&self, lane: usize) -> bool {
-        !self.engine.log.read_only && self.engine.log.space.reserve_taken_out(lane, 1)
+        self.may_promise() && self.engine.log.space.reserve_taken_out(lane, 1)
+    }
+
+    /// Returns whether space may be promised to what is new.
+    fn may_promise(&self) -> bool {
+        !self.engine.log.read_only && !self.is_host_short()
     }
 
     /// Does the same for a block of the tree, with its copies.
     #[cold]
     pub fn reserve_last_node(&self, lane: usize) -> bool {
         let blocks = self.engine.log.metadata_copies();
-        !self.engine.log.read_only && self.engine.log.space.reserve_taken_out(lane, blocks)
+        self.may_promise() && self.engine.log.space.reserve_taken_out(lane, blocks)
     }
 
     /// Gives such space back.
@@ -238,6 +293,9 @@ impl Store {
         pages: Range<u64>,
         attrs: &dyn Fn() -> Attrs,
     ) -> Result<u64> {
+        if self.is_host_short() {
+            return Err(StoreError::NoSpace);
+        }
         self.engine.inodes.preallocate(&self.engine.log, lane, ino, pages, attrs)
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lanefs_sync::lock::Mutex;
 
 use super::crash::SECTOR;
-use super::{Device, ReadReq, WriteReq, io_error};
+use super::{Device, Host, ReadReq, WriteReq, io_error};
 use crate::error::Result;
 use lanefs_format::BLOCK_SIZE;
 
@@ -339,6 +339,10 @@ impl<D: Device> Device for FaultyDevice<D> {
             Some(Fault::Lost) => Ok(()),
             _ => self.inner.discard(offset, len),
         }
+    }
+
+    fn host(&self) -> Option<&dyn Host> {
+        self.inner.host()
     }
 }
 

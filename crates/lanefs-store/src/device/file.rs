@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::lock::ImageLock;
 use super::ring::{self, Op};
-use super::{Device, ReadReq, WriteReq, check_range, io_error};
+use super::{Device, Host, ReadReq, WriteReq, check_range, io_error};
 use crate::error::{Result, StoreError};
 use lanefs_format::{BLOCK_SIZE, Block};
 
@@ -354,6 +354,10 @@ impl Device for FileDevice {
         !self.read_only && !self.full && (!self.block_device || block_device_discards(&self.file))
     }
 
+    fn host(&self) -> Option<&dyn Host> {
+        (!self.read_only && !self.full && !self.block_device).then_some(self)
+    }
+
     /// Lets go of the medium. The descriptor keeps its number, which a request that is late may
     /// still use, and stands for a file that can be neither read nor written.
     fn release(&self) {
@@ -369,6 +373,45 @@ impl Device for FileDevice {
             tracing::warn!("{}: is let go of only when the process ends: {e}", self.name);
         }
     }
+}
+
+impl Host for FileDevice {
+    fn back(&self, offset: u64, len: u64) -> Result<()> {
+        debug_assert!(!self.read_only && !self.block_device, "{}: is no sparse file of ours", self.name);
+        let n = usize::try_from(len).map_err(|_| self.error("allocation", offset, Errno::INVAL))?;
+        check_range(self, "allocation", offset, n)?;
+        if n == 0 {
+            return Ok(());
+        }
+        rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)
+            .map_err(|e| self.error("allocation", offset, e))
+    }
+
+    /// Returns what a file of this process's user may still take.
+    fn free(&self) -> Option<u64> {
+        let s = rustix::fs::fstatfs(&self.file).ok()?;
+        let blocks = if rustix::process::geteuid().is_root() { s.f_bfree } else { s.f_bavail };
+        debug_assert!(blocks <= s.f_blocks, "{blocks} of {} blocks are free", s.f_blocks);
+        Some(blocks.saturating_mul(u64::try_from(s.f_bsize).ok()?))
+    }
+
+    fn place(&self) -> Option<String> {
+        let dev = rustix::fs::fstat(&self.file).ok()?.st_dev;
+        mount_of(&format!("{}:{}", libc::major(dev), libc::minor(dev)))
+    }
+}
+
+/// Returns where the file system with this device number is mounted, or one of the places.
+fn mount_of(dev: &str) -> Option<String> {
+    debug_assert!(dev.contains(':'), "{dev} is no device number");
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let places = table.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(2);
+        let (number, _root, place) = (words.next()?, words.next()?, words.next()?);
+        (number == dev).then_some(place)
+    });
+    // The shortest: others are bound to a part of it.
+    places.min_by_key(|p| p.len()).map(|p| p.replace("\\040", " "))
 }
 
 /// Returns the loop device that a file is attached to, if that may be written to or is to be read

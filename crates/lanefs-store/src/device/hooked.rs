@@ -3,7 +3,7 @@
 
 use lanefs_sync::lock::Mutex;
 
-use super::{Device, Kind, ReadReq, WriteReq};
+use super::{Device, Host, Kind, ReadReq, WriteReq};
 use crate::error::Result;
 
 type Hook = Mutex<Option<Box<dyn FnOnce() -> Result<()> + Send>>>;
@@ -92,6 +92,9 @@ impl<D: Device> Device for HookedDevice<D> {
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.call(Kind::Discard)?;
         self.inner.discard(offset, len)
+    }
+    fn host(&self) -> Option<&dyn Host> {
+        self.inner.host()
     }
 }
 

@@ -9,21 +9,25 @@ mod gate;
 mod gate_loom;
 mod gate_sync;
 mod hooked;
+mod host;
 mod lock;
 mod memory;
 mod recording;
 mod ring;
+mod thin;
 
 pub use crash::{Crash, Fate, SECTOR, subsets};
 pub use faulty::{Fault, FaultyDevice, Fired, Kind, Plan, Rule, When};
 pub use file::{FileDevice, FileOptions};
 pub use flush_gate::FlushGate;
 pub use hooked::HookedDevice;
+pub(crate) use host::{HostSpace, PAUSE, longer};
 pub use lock::ImageLock;
 pub use memory::{MemoryDevice, MemoryImage};
 pub use recording::{
     Counters, FlushRecord, Log, Mark, Payload, ReadRecord, Recorder, RecordingDevice, WriteRecord, thread_id,
 };
+pub use thin::ThinDevice;
 
 use crate::error::{Result, StoreError};
 use lanefs_format::BLOCK_SIZE;
@@ -85,12 +89,28 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn discards(&self) -> bool {
         true
     }
+    /// Returns the host of a medium that is a sparse file: writes take space of it that others use
+    /// too, and discards give it back. See `host`.
+    fn host(&self) -> Option<&dyn Host> {
+        None
+    }
     /// Notes that what could not be read at `offset` is known from elsewhere. For devices that keep
     /// an account of it.
     fn excuse(&self, _offset: u64) {}
     /// Lets go of the medium and its lock, so that others may open it. A request that comes all the
     /// same fails.
     fn release(&self) {}
+}
+
+/// The file system that holds a sparse file, as the device in that sees it.
+pub trait Host {
+    /// Has the host keep space for these bytes of the device, whose content nobody needs: later
+    /// writes to them are not refused for want of it.
+    fn back(&self, offset: u64, len: u64) -> Result<()>;
+    /// Returns the bytes that are free on it, as far as that is known.
+    fn free(&self) -> Option<u64>;
+    /// Returns where it is mounted, for messages, as far as that is known.
+    fn place(&self) -> Option<String>;
 }
 
 /// A shared device is a device, so that a test can wrap one and keep a hand on it.
@@ -121,6 +141,9 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
     }
     fn discards(&self) -> bool {
         (**self).discards()
+    }
+    fn host(&self) -> Option<&dyn Host> {
+        (**self).host()
     }
     fn excuse(&self, offset: u64) {
         (**self).excuse(offset);

@@ -63,6 +63,8 @@ impl Engine {
                 transactions: log.sections.all_begun(),
                 flushes_asked: asked,
                 flushes_issued: issued,
+                waiting_for_host: log.io.host.waiting() as u64,
+                trouble: log.io.trouble(),
             },
             inode_memory_bytes: self.inodes.memory() as u64,
             inode_memory_dirty_bytes: self.inodes.cache.dirty_memory() as u64,

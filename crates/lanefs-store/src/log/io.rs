@@ -3,10 +3,12 @@
 //!
 //! The sticky error: the first write or flush of the log that fails makes the store read-only for
 //! good. What the device did with the failed write is unknown, and a later success would prove
-//! nothing about it.
+//! nothing about it. But a write that the host of a sparse image refuses for want of space is
+//! repeated until it is answered: see `device::host`.
 
-use crate::device::{Device, FlushGate, ReadReq, WriteReq};
+use crate::device::{Device, FlushGate, HostSpace, PAUSE, ReadReq, WriteReq, longer};
 use crate::error::{Result, StoreError};
+use crate::log::segment::SegmentTable;
 use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
 use lanefs_format::superblock::{MAX_DEVICES, Superblock};
@@ -18,6 +20,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::Builder;
+use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// How many blocks [`Io::expect`] reads in one submission: enough to keep a device busy, and 1 MiB.
@@ -146,7 +149,16 @@ pub(crate) struct Io {
     gates: Vec<FlushGate>,
     cache: NodeCache,
     /// Nothing is ever written; what is queued stays queued.
-    read_only: bool,
+    pub(super) read_only: bool,
+    /// The segments of the volume, if one is open: some of the free ones help when a host is full.
+    pub(super) segments: Option<Arc<SegmentTable>>,
+    /// What is known of the hosts of sparse devices.
+    pub host: HostSpace,
+    /// A request that a host refuses is waited for. Stored once, when the volume is open. Relaxed:
+    /// who opened it hands it to others.
+    waits: AtomicBool,
+    /// When it was last looked whether there is space again, by who was refused for want of it.
+    pub(super) looked: Mutex<Option<Instant>>,
     twins: Option<Twins>,
     /// Blocks of which a copy is bad and the other one good, for `engine::copies`: the sum of each
     /// address.
@@ -180,6 +192,10 @@ impl Io {
             gates,
             cache: NodeCache::new(cache_bytes),
             read_only,
+            segments: None,
+            host: HostSpace::default(),
+            waits: AtomicBool::new(false),
+            looked: Mutex::new(None),
             twins: None,
             suspects: Mutex::default(),
             suspected: AtomicUsize::new(0),
@@ -198,6 +214,18 @@ impl Io {
         let twins = (sb.metadata_copies() == 2).then_some(Twins { segment, half: segment / 2 });
         debug_assert!(twins.is_none_or(|t| 2 * t.half == t.segment), "half of {segment} blocks");
         Io { twins, ..self }
+    }
+
+    /// Returns the same with the segments of the volume.
+    pub fn with_segments(self, segments: &Arc<SegmentTable>) -> Io {
+        debug_assert_eq!(segments.devices(), self.devices.len(), "segments of other devices");
+        Io { segments: Some(segments.clone()), ..self }
+    }
+
+    /// Has requests be waited for from now on that a host refuses.
+    pub(super) fn begin_to_wait(&self) {
+        debug_assert!(!self.read_only && self.segments.is_some(), "no volume is open that is written");
+        self.waits.store(true, Ordering::Relaxed); // Relaxed: see the field.
     }
 
     /// Returns where the copy of a block lies, if it has one: none of the address alone is known to
@@ -234,6 +262,11 @@ impl Io {
         let why = self.why.lock().clone();
         debug_assert!(why.is_some(), "the reason is set before the flag");
         Err(why.unwrap_or_else(|| StoreError::ReadOnly { why: "an earlier error".into() }))
+    }
+
+    /// Returns what is wrong with a device, and what to do: the sticky error, or a full host.
+    pub fn trouble(&self) -> Option<String> {
+        self.check().err().map(|e| e.to_string()).or_else(|| self.host.message())
     }
 
     /// Returns whether there is a sticky error.
@@ -334,7 +367,7 @@ impl Io {
             by_device[w.addr.device()].push(WriteReq { offset: w.addr.offset(), data: w.data });
         }
         let busy: Vec<usize> = (0..by_device.len()).filter(|&d| !by_device[d].is_empty()).collect();
-        let one = |d: usize| self.devices[d].write(&by_device[d]);
+        let one = |d: usize| self.write_to(d, &by_device[d]);
         let bytes: usize = writes.iter().map(|w| w.data.len()).sum();
         let result = match busy[..] {
             [] => Ok(()),
@@ -364,6 +397,59 @@ impl Io {
                 Err(e)
             }
         }
+    }
+
+    /// Writes all of it to a device, and waits for the space that its host may lack.
+    fn write_to(&self, device: usize, reqs: &[WriteReq<'_>]) -> Result<()> {
+        debug_assert!(device < self.devices.len(), "there is no device {device}");
+        match self.devices[device].write(reqs) {
+            Err(e) if e.is_of_full_host() => self.write_when_there_is_space(device, reqs, e),
+            done => done,
+        }
+    }
+
+    /// Repeats a submission that the host has refused, in whole or in part, until it is answered
+    /// (`device::host`, 1 and 2). `refused`: the error, which stays where nothing is waited for.
+    #[cold]
+    fn write_when_there_is_space(
+        &self,
+        device: usize,
+        reqs: &[WriteReq<'_>],
+        refused: StoreError,
+    ) -> Result<()> {
+        debug_assert!(refused.is_of_full_host(), "{refused}: is no want of space");
+        debug_assert!(!reqs.is_empty(), "nothing was refused");
+        lanefs_sync::about_to_wait();
+        let waits = self.waits.load(Ordering::Relaxed); // Relaxed: see the field.
+        let d = &*self.devices[device];
+        let waiting = waits.then(|| {
+            let waiting = self.host.refused(d, self.wanted());
+            self.set_short(true);
+            waiting
+        });
+        let mut pause = *PAUSE.start();
+        for r in reqs {
+            loop {
+                match d.write(std::slice::from_ref(r)) {
+                    Err(e) if e.is_of_full_host() => {}
+                    done => break done?,
+                }
+                // What is stopped is not waited for.
+                self.check()?;
+                if self.give_back(device) {
+                    continue;
+                }
+                if waiting.is_none() {
+                    return Err(refused);
+                }
+                lanefs_sync::schedule::sleep(pause);
+                pause = longer(pause);
+            }
+        }
+        debug_assert!(waiting.is_none() || self.host.waiting() > 0, "this one waits");
+        drop(waiting);
+        self.look_for_space();
+        Ok(())
     }
 
     /// Writes slots, stamps or superblocks. An error is sticky.

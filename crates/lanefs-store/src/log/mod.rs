@@ -8,6 +8,7 @@ pub(crate) mod io;
 pub(crate) mod message;
 pub(crate) mod mlog;
 pub(crate) mod pool;
+pub(crate) mod reserve;
 pub(crate) mod section;
 pub(crate) mod segment;
 pub(crate) mod slots;
@@ -36,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// block.
 pub(crate) struct Log {
     pub io: Io,
-    pub segments: SegmentTable,
+    pub segments: Arc<SegmentTable>,
     pub mlogs: Vec<Mlog>,
     pub space: Space,
     pub sections: Sections,
@@ -90,11 +91,13 @@ impl Log {
         debug_assert_eq!(segments.devices(), device_count, "the table is of other devices");
         debug_assert!(device_count > 0, "a volume lies on a device");
         segments.set_reserved_segments(space::segments_held_back(usable, n) * 3 / 5);
+        let segments = Arc::new(segments);
         let geometry = &segments.geometry;
+        let io = Io::new(devices, options.cache_bytes, read_only).of(superblock);
         Log {
             space: Space::new(usable, geometry.segment_blocks, geometry.copies, n, lanes),
             mlogs: (0..n).map(|i| Mlog::new(i, i % device_count, small).with_packs(packed)).collect(),
-            io: Io::new(devices, options.cache_bytes, read_only).of(superblock),
+            io: io.with_segments(&segments),
             sections: Sections::new(lanes),
             volume: superblock.volume,
             secret: hash[0] ^ hash[1].rotate_left(29),

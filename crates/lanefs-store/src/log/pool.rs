@@ -1,5 +1,8 @@
 //! The free segments of a device: those with old content, which the device may be told of, apart
 //! from the others, so that neither is looked for.
+//!
+//! Below those with old content lie blocks of the host, if the device is a sparse file. Some are
+//! kept, and used only when nothing else is left, or when the host is short: see `reserve`.
 
 use crate::log::geometry::SegId;
 use std::collections::{HashSet, VecDeque};
@@ -7,10 +10,17 @@ use std::collections::{HashSet, VecDeque};
 /// See the head of the file.
 #[derive(Default)]
 pub(crate) struct Pool {
-    /// Segments without content: never written, or discarded.
+    /// Segments without content: never written, or discarded. Those that were free when the volume
+    /// was opened come first, and may have old content of an earlier mount.
     clean: VecDeque<SegId>,
-    /// Segments with old content, in the order in which they were freed.
+    /// The number of those that were free then and are in the pool still.
+    unknown: usize,
+    /// Segments with old content, or with none and backed, in the order in which they were freed.
     stale: VecDeque<SegId>,
+    /// So many of these are kept.
+    kept: usize,
+    /// The host is short: what was kept is used first.
+    short: bool,
 }
 
 impl Pool {
@@ -34,26 +44,79 @@ impl Pool {
     /// memory or blocks of a sparse image, is there already, and what was never written stays so:
     /// an image grows no larger than it has to.
     pub fn pop(&mut self) -> Option<SegId> {
-        self.stale.pop_back().or_else(|| self.clean.pop_front())
+        match self.short || self.stale.len() > self.kept {
+            true => self.stale.pop_back().or_else(|| self.pop_clean()),
+            false => self.pop_clean().or_else(|| self.stale.pop_back()),
+        }
+    }
+
+    /// Takes the first one without content.
+    fn pop_clean(&mut self) -> Option<SegId> {
+        debug_assert!(self.unknown <= self.clean.len(), "{} of {} segments", self.unknown, self.clean.len());
+        let seg = self.clean.pop_front();
+        self.unknown = self.unknown.saturating_sub(usize::from(seg.is_some()));
+        seg
+    }
+
+    /// Takes the first so many of those without content.
+    fn take_clean(&mut self, n: usize) -> impl Iterator<Item = SegId> + '_ {
+        debug_assert!(n <= self.clean.len(), "{n} of {} segments", self.clean.len());
+        self.unknown = self.unknown.saturating_sub(n);
+        self.clean.drain(..n)
+    }
+
+    /// Notes that what is here now was free when the volume was opened, and that so many segments
+    /// with blocks of the host below them are to be kept from now on.
+    pub fn opened(&mut self, kept: usize) {
+        debug_assert!(!self.short, "no host is short while the volume is being opened");
+        (self.unknown, self.kept) = (self.clean.len(), kept);
+    }
+
+    /// Has what is kept be used first, or kept.
+    pub fn set_short(&mut self, short: bool) {
+        self.short = short;
+    }
+
+    /// Returns how many backed segments are missing of those that are to be kept.
+    pub fn missing(&self) -> usize {
+        self.kept.saturating_sub(self.stale.len())
+    }
+
+    /// Takes one without content, to be backed.
+    pub fn take_to_back(&mut self) -> Option<SegId> {
+        self.pop_clean()
+    }
+
+    /// Takes what is to be discarded for the host's sake: the one with old content that was freed
+    /// first, or else at most `most` of which it is not known whether they have any.
+    pub fn take_for_host(&mut self, most: usize) -> Vec<SegId> {
+        debug_assert!(most > 0, "nothing is wanted");
+        match self.stale.pop_front() {
+            Some(seg) => vec![seg],
+            None => {
+                let n = self.unknown.min(most);
+                self.take_clean(n).collect()
+            }
+        }
     }
 
     /// Takes at most `most` of those with old content, the first ones, as long as they are `old`.
-    /// Half of all that are free stays for others.
+    /// Half of all that are free stays for others, and what is kept.
     pub fn take_stale(&mut self, most: usize, old: impl Fn(SegId) -> bool) -> Vec<SegId> {
-        let most = most.min(self.len() / 2);
+        let most = most.min(self.len() / 2).min(self.stale.len().saturating_sub(self.kept));
         let n = self.stale.iter().take(most).take_while(|s| old(**s)).count();
         debug_assert!(n <= most, "{n} of {most} segments");
         self.stale.drain(..n).collect()
     }
 
     /// Takes at most `most`, those with old content first, then the others up to one that is
-    /// `done`. Half of all that are free stays for others.
+    /// `done`. Half of all that are free stays for others, and what is kept.
     pub fn take_idle(&mut self, most: usize, done: &HashSet<SegId>) -> Vec<SegId> {
         let most = most.min(self.len() / 2);
-        let stale = self.stale.len().min(most);
+        let stale = self.stale.len().saturating_sub(self.kept).min(most);
         let mut taken: Vec<SegId> = self.stale.drain(..stale).collect();
         let n = self.clean.iter().take(most - stale).take_while(|s| !done.contains(s)).count();
-        taken.extend(self.clean.drain(..n));
+        taken.extend(self.take_clean(n));
         debug_assert!(taken.len() <= most, "{taken:?} of at most {most} segments");
         taken
     }
@@ -79,5 +142,43 @@ mod tests {
         assert_eq!(pool.take_stale(1, |_| true), [2]);
         pool.put(2, false);
         assert_eq!([pool.pop(), pool.pop(), pool.pop(), pool.pop()], [Some(0), Some(3), Some(2), None]);
+    }
+
+    /// What a full host is to be outlived with was used up like any other segment.
+    #[test]
+    fn what_is_kept_is_used_last_unless_the_host_is_short() {
+        let mut pool = Pool::default();
+        (0..6).for_each(|seg| pool.put(seg, false));
+        pool.opened(2);
+        for _ in 0..2 {
+            let seg = pool.take_to_back().unwrap();
+            pool.put(seg, true);
+        }
+        assert_eq!((pool.missing(), pool.pop()), (0, Some(2)));
+        assert!(pool.take_stale(9, |_| true).is_empty());
+        assert_eq!(pool.take_idle(9, &[].into()), [3, 4]);
+        [3, 4].into_iter().for_each(|seg| pool.put(seg, false));
+        pool.put(2, true);
+        assert_eq!((pool.pop(), pool.pop()), (Some(2), Some(5)));
+        pool.set_short(true);
+        assert_eq!((pool.pop(), pool.missing()), (Some(1), 1));
+        assert_eq!((pool.take_for_host(9), pool.missing()), (vec![0], 2));
+        // What is left was discarded since the volume was opened.
+        assert!(pool.take_for_host(9).is_empty());
+        assert_eq!([pool.pop(), pool.pop(), pool.pop()], [Some(3), Some(4), None]);
+    }
+
+    #[test]
+    fn what_an_earlier_mount_left_is_given_back_once() {
+        let mut pool = Pool::default();
+        (0..5).for_each(|seg| pool.put(seg, false));
+        pool.opened(1);
+        assert_eq!(pool.pop(), Some(0));
+        let taken = pool.take_for_host(3);
+        assert_eq!(taken, [1, 2, 3]);
+        taken.into_iter().for_each(|seg| pool.put(seg, false));
+        assert_eq!(pool.take_for_host(3), [4]);
+        pool.put(4, false);
+        assert!(pool.take_for_host(3).is_empty());
     }
 }

@@ -120,7 +120,7 @@ pub(crate) struct SegmentTable {
     words: usize,
     lines: usize,
     figures: Figures,
-    pools: Vec<Mutex<Pool>>,
+    pub(super) pools: Vec<Mutex<Pool>>,
     counts: CachePadded<Counts>,
     /// The number of marks of the tree. Written, as they are, by checkpoints alone: Relaxed.
     in_tree: CachePadded<AtomicU64>,
@@ -498,6 +498,8 @@ impl SegmentTable {
                 self.release(seg);
             }
         }
+        // What lies below them is not known.
+        self.pools.iter().for_each(|p| p.lock().opened(0));
         let mut filed = self.review();
         (0..self.len()).for_each(|seg| self.file(&mut filed, seg));
         drop(filed);
@@ -657,7 +659,7 @@ impl SegmentTable {
     }
 
     /// Counts segments off that were taken out of a pool. Each was counted before it went in.
-    fn count_taken(&self, n: usize) {
+    pub(super) fn count_taken(&self, n: usize) {
         let free = self.counts.free.fetch_sub(n as u32, Relaxed);
         debug_assert!(free >= n as u32, "{n} of {free} free segments were taken");
     }
@@ -715,12 +717,19 @@ impl SegmentTable {
 
     /// Returns segments to their pool: see [`SegmentTable::take_stale`].
     pub fn put_back(&self, device: usize, segments: Vec<SegId>) {
+        self.put_back_as(device, segments, 0);
+    }
+
+    /// Does so for segments that have old content, or blocks of the host below them, since the
+    /// checkpoint `stale`; 0 for neither.
+    pub(super) fn put_back_as(&self, device: usize, segments: Vec<SegId>, stale: u64) {
+        debug_assert!(device < self.devices(), "device {device} has no pool");
         let is_own = |s: &SegId| self.geometry.device(*s) == device && self.info(*s).state == State::Free;
         debug_assert!(segments.iter().all(is_own), "not out of the pool of device {device}: {segments:?}");
         self.counts.free.fetch_add(segments.len() as u32, Relaxed);
-        segments.iter().for_each(|&s| self.meta(s).stale.store(0, Relaxed));
+        segments.iter().for_each(|&s| self.meta(s).stale.store(stale, Relaxed));
         let mut pool = self.pools[device].lock();
-        segments.into_iter().for_each(|seg| pool.put(seg, false));
+        segments.into_iter().for_each(|seg| pool.put(seg, stale > 0));
     }
 
     /// Notes that a head is done with the segment: it is full.

@@ -1,6 +1,7 @@
 //! Tests that look into the store while it works.
 
 mod fault_tests;
+mod host_tests;
 mod meanwhile_tests;
 mod pack_tests;
 mod retry_tests;

@@ -345,15 +345,31 @@ impl Checkpoints<'_> {
             self.log.segments.mark_stale(seg, number);
             self.log.segments.release(seg);
         }
-        for d in 0..self.log.segments.devices() {
-            let stale = self.log.segments.take_stale(d, number, DISCARDS);
+        (0..self.log.segments.devices()).for_each(|d| self.discard_stale(d, number));
+        if !m.closing {
+            self.log.io.keep_reserve_full();
+        }
+        self.log.segments.check_invariants();
+    }
+
+    /// Discards segments of a device that were free before the checkpoint `number`; where its host
+    /// is short all that are free, but for those that are kept.
+    fn discard_stale(&self, device: usize, number: u64) {
+        let low = self.log.io.is_host_low(device);
+        let before = if low { u64::MAX } else { number };
+        debug_assert!(number > 0, "the first checkpoint has number 1");
+        loop {
+            let stale = self.log.segments.take_stale(device, before, DISCARDS);
             debug_assert!(stale.len() <= DISCARDS, "{} segments are discarded at once", stale.len());
+            let last = !low || stale.is_empty();
             for &seg in &stale {
                 self.log.discard(seg);
             }
-            self.log.segments.put_back(d, stale);
+            self.log.segments.put_back(device, stale);
+            if last {
+                return;
+            }
         }
-        self.log.segments.check_invariants();
     }
 
     /// Makes a checkpoint without a fold: frees segments, keeps everything that is durable durable.
