@@ -163,6 +163,9 @@ impl Volume {
     pub fn free_now(&self) -> Result<u64> {
         let persist = &self.0.persist;
         persist.check_alive()?;
+        if persist.store.is_host_short() {
+            return Ok(0);
+        }
         Ok(persist.store.space().free * lanefs_format::BLOCK_SIZE as u64)
     }
 
@@ -289,6 +292,12 @@ impl Volume {
         self.0.persist.store.shutdown();
     }
 
+    /// Returns whether something waits for space on the host of a sparse image: the file system
+    /// that holds it is full, and writes that need space are refused.
+    pub fn waits_for_host(&self) -> bool {
+        self.0.persist.store.is_host_short()
+    }
+
     /// Keeps inodes for front ends that hand out inode numbers: an inode without a name and without
     /// an open handle is not freed while `keeps` returns true for it. Asked between reaping rounds,
     /// never while a caller waits; `None` keeps nothing. After a crash nobody knows such inodes any
@@ -302,7 +311,8 @@ impl Volume {
 
     /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls
     /// fail with EIO, but another close does nothing. All that returned before is durable when this
-    /// returns.
+    /// returns. While the host of a sparse image has no space it waits; [`Volume::shutdown`] ends
+    /// that, as a crash would.
     ///
     /// # Errors
     /// EIO, ENOSPC: as [`Volume::sync`]. The volume is closed all the same, as by a crash: what was

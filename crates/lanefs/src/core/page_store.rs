@@ -7,17 +7,20 @@ use lanefs_format::{Attrs, Ino, PAGES_END};
 use lanefs_store::Store;
 use std::ops::Range;
 
-/// The seam's side of the store.
+/// The seam's side of the store. `ACCEPTED`: for pages that somebody has accepted already, which
+/// get their space while the host of an image has none (7 of `space`).
 #[repr(transparent)]
-pub(crate) struct Pages(Store);
+pub(crate) struct Pages<const ACCEPTED: bool>(Store);
 
-const _: () = assert!(size_of::<Pages>() == size_of::<Store>() && align_of::<Pages>() == align_of::<Store>());
+const _: () = assert!(
+    size_of::<Pages<true>>() == size_of::<Store>() && align_of::<Pages<true>>() == align_of::<Store>()
+);
 
-impl Pages {
+impl<const ACCEPTED: bool> Pages<ACCEPTED> {
     /// Sees a store as a source of pages.
-    fn of(store: &Store) -> &Pages {
+    fn of(store: &Store) -> &Pages<ACCEPTED> {
         // SAFETY: `Pages` is a transparent wrapper of `Store`.
-        unsafe { &*std::ptr::from_ref(store).cast::<Pages>() }
+        unsafe { &*std::ptr::from_ref(store).cast::<Pages<ACCEPTED>>() }
     }
 }
 
@@ -28,7 +31,7 @@ fn check_pages(ino: Ino, pages: &Range<u64>) {
     debug_assert!(pages.end <= PAGES_END, "pages {pages:?} lie behind the largest file");
 }
 
-impl PageStore for Pages {
+impl<const ACCEPTED: bool> PageStore for Pages<ACCEPTED> {
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()> {
         debug_assert!(!pages.is_empty(), "nothing is to be read");
         check_pages(ino, &(first..first + pages.len() as u64));
@@ -40,7 +43,9 @@ impl PageStore for Pages {
     }
     fn reserve(&self, lane: usize, blocks: u64) -> bool {
         debug_assert!(blocks <= PAGES_END, "{blocks} blocks for one call");
-        self.0.reserve(lane, blocks) || blocks == 1 && self.0.reserve_last_page(lane)
+        let there =
+            if ACCEPTED { self.0.reserve_accepted(lane, blocks) } else { self.0.reserve(lane, blocks) };
+        there || blocks == 1 && self.0.reserve_last_page(lane)
     }
     fn reserve_rewrite(&self, lane: usize) -> bool {
         self.0.reserve_rewrite(lane)
@@ -84,11 +89,21 @@ impl PageStore for Pages {
 /// Returns the context with which a call on this file's data is made.
 #[inline]
 pub(crate) fn data_ctx<'a>(core: &'a Core, inode: &'a Inode) -> DataCtx<'a> {
+    ctx_with(core, inode, Pages::<false>::of(&core.store))
+}
+
+/// Returns the same for pages that somebody has accepted already.
+pub(crate) fn accepted_data_ctx<'a>(core: &'a Core, inode: &'a Inode) -> DataCtx<'a> {
+    ctx_with(core, inode, Pages::<true>::of(&core.store))
+}
+
+#[inline]
+fn ctx_with<'a>(core: &'a Core, inode: &'a Inode, store: &'a dyn PageStore) -> DataCtx<'a> {
     let lane = core.journal.lanes.mine();
     debug_assert!(inode.data().is_some(), "inode {} is no file", inode.ino);
     DataCtx {
         pool: &core.memfs.frames,
-        store: Pages::of(&core.store),
+        store,
         ino: inode.ino,
         lane,
         once: false,

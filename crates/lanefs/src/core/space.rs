@@ -23,6 +23,10 @@
 //!    own; where it lies in the inode the store keeps the block until the inode is written. Short
 //!    attributes are promised a block, unless there is plenty of space, and an entry of a map takes
 //!    a hundredth of the page that it is for, which is kept back as maps are.
+//! 7. While the host of a sparse image is short of space ([`lanefs_store::Store::is_host_short`])
+//!    nothing new is promised, however much the volume has: ENOSPC at once, without a checkpoint,
+//!    which would have to wait. What was accepted before, and what the kernel hands over that it
+//!    has accepted, keeps its promise or gets it (`page_store`); it is written when there is space.
 
 use super::Core;
 use crate::error::{Result, posix};
@@ -113,6 +117,9 @@ fn reserve_bytes(core: &Core, bytes: u64) -> Result<u64> {
     debug_assert!(bytes <= MOST * BLOCK_SIZE as u64, "{bytes} bytes for one call");
     if bytes == 0 {
         return Ok(0);
+    }
+    if core.store.is_host_short() {
+        return posix(libc::ENOSPC); // 7
     }
     let lane = core.journal.lanes.mine();
     let promise = &core.journal.lanes.shared(lane).promise;
@@ -218,6 +225,9 @@ pub(crate) fn log_needs_fold(core: &Core) -> bool {
 /// Makes what was deleted count as free; see [`Persistence::free_space`](super::Persistence).
 #[cold]
 pub(crate) fn free_space(core: &Core) -> bool {
+    if core.store.is_host_short() {
+        return core.store.look_for_host_space(); // 7
+    }
     core.persistence().is_some_and(|p| p.free_space())
 }
 

@@ -136,11 +136,12 @@ fn write_part(
         // set meanwhile.
         drop_privilege(core, inode, writer.privileged);
     }
-    let ctx = DataCtx {
-        once: writer.keeps_pages,
-        any_order: writer.any_order,
-        ..page_store::data_ctx(core, inode)
+    let ctx = match writer.keeps_times {
+        // The kernel: it has accepted that already.
+        true => page_store::accepted_data_ctx(core, inode),
+        false => page_store::data_ctx(core, inode),
     };
+    let ctx = DataCtx { once: writer.keeps_pages, any_order: writer.any_order, ..ctx };
     let (at, w) = match offset {
         Some(o) => {
             // Not in the middle of a call that makes the file longer: it would be written back
@@ -224,6 +225,9 @@ fn with_pages_written<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T> {
 /// space does not look at what all lanes count.
 #[cold]
 fn write_pages_and_retry<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T> {
+    if core.store.is_host_short() {
+        return posix(libc::ENOSPC); // They would have to wait.
+    }
     let mut again = 0;
     // What is lent comes back, however often others are faster; so long as somebody writes.
     for turn in 0..TURNS {

@@ -117,7 +117,7 @@ pub(super) fn start_ahead(persist: &Arc<Persist>) -> std::io::Result<()> {
 /// Takes note that a file's end has moved by a step. `wait`: the caller holds no lock and has the
 /// pages still; it waits for the file when that is far behind.
 pub(crate) fn has_grown(persist: &Persist, inode: &Inode, wait: bool) {
-    if hand_over(persist, inode.ino) > LAG && wait {
+    if hand_over(persist, inode.ino) > LAG && wait && persist.store.wait_for_host().is_ok() {
         lanefs_sync::about_to_wait();
         write_back_grown(persist, inode, inode.sync_lock.lock());
     }
@@ -155,6 +155,9 @@ fn write_ahead(persist: &Persist, ino: Ino) {
     // Relaxed: a name that goes meanwhile only makes the work useless.
     if inode.nlink.load(Ordering::Relaxed) == 0 || !inode.has_dirty() {
         return is_written(persist, ino);
+    }
+    if persist.store.is_host_short() {
+        return; // Whoever syncs it waits, or the background writes it when there is space.
     }
     let Some(l) = inode.sync_lock.try_lock() else { return };
     // It grew by many steps before this thread came to it, and grows no more, perhaps: nobody

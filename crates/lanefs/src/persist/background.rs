@@ -37,6 +37,11 @@ pub(super) const QUIET_BYTES: usize = 4 << 20;
 /// The time since the last checkpoint after which that is.
 pub(super) const QUIET_AFTER: Duration = Duration::from_secs(5);
 
+/// The segments that are worth a checkpoint where the host of an image has little space left.
+const WORTH_FOR_HOST: u64 = 8;
+/// The time between two such checkpoints.
+const HOST_AFTER: Duration = Duration::from_millis(500);
+
 const _: () = assert!(BUSY_TICK.as_millis() < TICK.as_millis());
 const _: () = assert!(TICK.as_millis() < QUIET_AFTER.as_millis(), "a quiet time spans several rounds");
 const _: () = assert!(QUIET_AFTER.as_millis() < CHECKPOINT_AFTER.as_millis(), "else it would never be due");
@@ -159,7 +164,10 @@ fn fold_round(persist: &Persist, all: bool) -> Result<()> {
         true => Duration::ZERO,
         false => persist.options.dirty_expire,
     };
-    write_back_old(persist, expire);
+    let short = !persist.store.look_for_host_space();
+    if !short {
+        write_back_old(persist, expire);
+    }
     let lane = persist.journal.lanes.mine();
     persist.memfs.frames.reclaim(lane, persist.memfs.frames.frames() / 64);
     memory::update_throttle(persist);
@@ -167,7 +175,7 @@ fn fold_round(persist: &Persist, all: bool) -> Result<()> {
     let is_quiet = is_quiet(persist);
     let p = persist.store.pressure();
     let low = p.free_segments < p.low_water;
-    let due = is_checkpoint_due(persist, &p, bytes, is_quiet);
+    let due = is_checkpoint_due(persist, &p, bytes, is_quiet) || is_due_for_host(persist, &p, bytes, short);
     // What keeps the cleaner from going on must not keep the checkpoint: that frees what was
     // emptied before.
     let cleaned = match low && p.free_segments + p.pending_segments < p.low_water {
@@ -230,6 +238,14 @@ fn is_checkpoint_due(persist: &Persist, p: &Pressure, bytes: usize, is_quiet: bo
     let quiet = is_quiet && bytes > QUIET_BYTES && since > QUIET_AFTER;
     let old = (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER;
     p.log_bytes > LOG_LIMIT || old || quiet || short
+}
+
+/// Returns whether a checkpoint is due for what it gives back to the host of a sparse image, which
+/// is short, or has little left.
+fn is_due_for_host(persist: &Persist, p: &Pressure, bytes: usize, short: bool) -> bool {
+    let since = persist.background.last_checkpoint.lock().map_or(Duration::MAX, |at| at.elapsed());
+    let frees = p.pending_segments >= WORTH_FOR_HOST || short && (bytes > 0 || p.pending_segments > 0);
+    since > HOST_AFTER && frees && (short || persist.store.is_host_low())
 }
 
 /// Returns whether much of the memory, which exceeds its share or will, can be freed only behind a

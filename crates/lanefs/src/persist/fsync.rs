@@ -85,6 +85,7 @@ fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()
     if persist.journal.committed() >= target {
         return sync_inode(persist, inode, data_only, With::Nothing);
     }
+    wait_for_host(persist, &With::Nothing)?;
     let names = Names::new(persist, target)?;
     if rights::rights_pending(persist, inode) {
         // They go before the inode (ops::rights).
@@ -94,6 +95,17 @@ fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()
     sync_inode(persist, inode, data_only, With::Names(&names))?;
     names.finish()?;
     debug_assert!(persist.journal.committed() >= target, "names of epoch {target} are pending");
+    Ok(())
+}
+
+/// Waits while the host of an image is short, before anything is begun: what is under way then
+/// would take the space with which deletions are committed. Whoever has announced a seal goes on;
+/// others wait for it.
+#[inline]
+fn wait_for_host(persist: &Persist, with: &With<'_>) -> Result<()> {
+    if persist.store.is_host_short() && !matches!(with, With::Names(_)) {
+        persist.store.wait_for_host()?;
+    }
     Ok(())
 }
 
@@ -107,6 +119,7 @@ fn sync_inode(persist: &Persist, inode: &Inode, data_only: bool, with: With<'_>)
     if alone && inode.is_synced(wanted, data_only) {
         return Ok(persist.store.healthy()?);
     }
+    wait_for_host(persist, &with)?;
     let l = inode.sync_lock.lock();
     let dirty_data = inode.has_dirty();
     let changed = !data_only && inode.dir().is_some_and(Dir::has_changed);

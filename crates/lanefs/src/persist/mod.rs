@@ -41,6 +41,8 @@ pub(crate) mod closure;
 pub(crate) mod commit;
 pub(crate) mod free;
 pub(crate) mod fsync;
+#[cfg(test)]
+mod host_tests;
 pub(crate) mod names;
 mod piece;
 pub(crate) mod reaper;

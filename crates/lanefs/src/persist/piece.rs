@@ -39,7 +39,7 @@ pub(super) struct Writing<'a> {
 impl<'a> Writing<'a> {
     /// Waits for a writeback of the file that is under way, then takes its attributes.
     pub fn begin(persist: &'a Persist, inode: &'a Inode, data: &'a FileData, data_only: bool) -> Writing<'a> {
-        let ctx = page_store::data_ctx(persist, inode);
+        let ctx = page_store::accepted_data_ctx(persist, inode);
         debug_assert!(inode.sync_lock.is_locked(), "a writeback of inode {} without its lock", inode.ino);
         debug_assert!(inode.data().is_some_and(|d| std::ptr::eq(d, data)), "another file's content");
         let lock = data.lock_writeback();

@@ -88,6 +88,7 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
         persist.store.release();
         return Ok(());
     }
+    persist.store.about_to_close();
     persist.stop_threads();
     debug_assert!(!persist.background.is_running(), "the thread would go on with a closed volume");
     let r = if persist.options.read_only {
@@ -96,6 +97,11 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
         // A file that cannot be written holds back neither the others nor the names; the caller
         // gets the error at the end.
         let mut content = reaper::reap(persist, true);
+        if persist.store.is_host_short() {
+            // What was deleted may give the host as much as it needs.
+            content = content.and_then(|n| checkpoint::checkpoint(persist).map(|_| n));
+            content = content.and_then(|n| Ok(persist.store.wait_for_host().map(|()| n)?));
+        }
         while matches!(content, Ok(1..)) && reaper::fills_the_log(persist) {
             content = checkpoint::checkpoint(persist).and_then(|_| reaper::reap(persist, true));
         }

@@ -72,6 +72,10 @@ pub(crate) fn write_back_inode<'c>(
 /// Writes back about `want` dirty pages for a writer that found too many; skips inodes that
 /// others are writing.
 pub(crate) fn write_back_some(persist: &Persist, want: usize) -> usize {
+    // Before a lock is taken: see `fsync`.
+    if persist.store.wait_for_host().is_err() {
+        return 0;
+    }
     collect_dirty(persist);
     let mut done = 0;
     // As many as are queued now: what is put back must not make this loop forever.
@@ -173,6 +177,7 @@ pub(crate) fn sync_all(persist: &Persist) -> Result<()> {
     if persist.options.read_only {
         return Ok(());
     }
+    persist.store.wait_for_host()?;
     // A file that cannot be written holds back neither the others nor the names; the caller gets
     // the error.
     let content = write_back_all(persist, true);
