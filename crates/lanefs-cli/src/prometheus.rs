@@ -142,6 +142,10 @@ fn written(t: &mut Text, v: &Report) {
     let d = &v.store.devices;
     let flushes = [("asked", d.flushes_asked as f64), ("issued", d.flushes_issued as f64)];
     t.each("lanefs_flushes_total", Kind::Counter, "Flushes asked for, and those issued.", "what", &flushes);
+    let help = "Writes that wait for space on the host of a sparse image.";
+    t.one("lanefs_waiting_for_host", Kind::Gauge, help, d.waiting_for_host as f64);
+    let help = "1 if a device is in trouble, or its host has no space: see lanefs stat.";
+    t.one("lanefs_in_trouble", Kind::Gauge, help, f64::from(u8::from(d.trouble.is_some())));
     t.one("lanefs_transactions_total", Kind::Counter, "Transactions of the store.", d.transactions as f64);
     t.one("lanefs_commits_total", Kind::Counter, "Epochs committed.", v.epochs.commits as f64);
     let c = &v.store.checkpoints;

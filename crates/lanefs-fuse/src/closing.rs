@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The progress of a mount on its way to being cut off from who uses it: what the kernel holds is
 /// written back, and no more is taken.
 ///
-/// All three atomics are SeqCst: they are used once for a mount, or once for a request of a mount
+/// All atomics are SeqCst: they are used once for a mount, or once for a request of a mount
 /// that ends, so a weaker order would gain nothing. `begun` and `writes` need one common order:
 /// [`Closing::begin`] stores `begun`, has pages written back and loads `writes`; who serves a WRITE
 /// loads `begun` and adds to `writes` before its answer, for which the kernel waits in between. So
@@ -24,6 +24,9 @@ pub(crate) struct Closing {
     /// Whether something that the kernel had accepted could not be written. Stored by who serves
     /// requests, loaded when they have ended (by [`Closing::has_lost`]).
     lost: AtomicBool,
+    /// Whether the volume is being closed, or was. Stored by [`Closing::close`], loaded by who may
+    /// give up waiting for that.
+    closes: AtomicBool,
     /// The result of closing the volume, until somebody has asked.
     closed: Mutex<Option<Result<()>>>,
     /// Whether the volume is another's to close.
@@ -83,10 +86,17 @@ impl Closing {
         if self.stays_open {
             return;
         }
+        self.closes.store(true, Ordering::SeqCst);
+        debug_assert!(!self.stays_open, "it is another's to close");
         let mut closed = self.closed.lock().unwrap_or_else(|e| e.into_inner());
         let result = volume.close();
         // Only the first time does something.
         closed.get_or_insert(result);
+    }
+
+    /// Returns whether the volume is being closed, or was.
+    pub(crate) fn closes(&self) -> bool {
+        self.closes.load(Ordering::SeqCst)
     }
 
     /// Closes the volume if that has not been done, and returns how it went.

@@ -257,6 +257,22 @@ impl Session {
         Reporter::new(self.volume.clone(), Arc::clone(&self.counts))
     }
 
+    /// Returns what ends, from any thread, a wait for space on the host of an image that keeps the
+    /// volume from being closed: what was synced is safe, as after a crash, and the rest is lost.
+    /// It does nothing, and returns false, while the mount is not ending, or waits for nothing.
+    /// `is_asked`: somebody has asked for the end of the mount before.
+    pub fn giver_up(&self) -> impl Fn(bool) -> bool + Send + use<> {
+        let (volume, closing) = (self.volume.clone(), Arc::clone(&self.closing));
+        move |is_asked| {
+            let gives_up = (is_asked || closing.closes()) && volume.waits_for_host();
+            debug_assert!(is_asked || !gives_up || closing.closes(), "nobody wants the mount to end");
+            if gives_up {
+                volume.shutdown();
+            }
+            gives_up
+        }
+    }
+
     /// Waits until the mount is gone: the volume has no user left, and [`Session::join`] only
     /// closes it then.
     ///

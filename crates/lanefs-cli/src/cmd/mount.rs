@@ -300,11 +300,21 @@ fn serve(plan: &Plan, watchdog: Option<Watchdog>, parent: &mut Parent) -> Result
     let mut session =
         mounted.about(format_args!("{}: cannot mount {}", plan.dir.display(), plan.mount.source))?;
     drop(attached);
-    let unmounter = session.unmounter();
+    let (unmounter, give_up) = (session.unmounter(), session.giver_up());
     let waits = move || {
+        let mut is_asked = false;
         loop {
             signals.wait();
-            unmounter.stop();
+            if give_up(std::mem::replace(&mut is_asked, true)) {
+                continue;
+            }
+            // It may have to wait for the host of an image: by a thread of its own, so that another
+            // signal is heard.
+            let own = unmounter.clone();
+            let stop = move || own.stop();
+            if std::thread::Builder::new().name("unmounter".into()).spawn(stop).is_err() {
+                unmounter.stop();
+            }
         }
     };
     // Without it no signal would unmount: then there is no mount.

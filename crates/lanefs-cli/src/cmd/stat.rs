@@ -121,6 +121,13 @@ pub fn lines(f: &Figures) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+    if let Some(trouble) = &s.devices.trouble {
+        let writes = match s.devices.waiting_for_host {
+            0 => String::new(),
+            n => format!(" ({n} writes wait)"),
+        };
+        lines.insert(1, ("trouble", format!("{}{writes}", trouble.escape_debug())));
+    }
     if f.mounted.is_some() {
         lines.extend(memory(f));
     }

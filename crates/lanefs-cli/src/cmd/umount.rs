@@ -8,8 +8,14 @@ use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The time after which somebody who waits is told of what that may be for.
+const UNTIL_TOLD: Duration = Duration::from_secs(2);
+/// The space on the host of an image below which that is told of.
+const LITTLE: u64 = 64 << 20;
 
 /// Unmount a volume, and wait until its image is closed
 ///
@@ -137,6 +143,7 @@ fn busy(dir: &Path) -> Failure {
 /// things to do).
 fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf]) {
     let Some(server) = server else { return };
+    let (since, mut told) = (Instant::now(), false);
     let mut patience = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
     loop {
         let mut ended = [PollFd::new(&server, PollFlags::IN)];
@@ -148,7 +155,27 @@ fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf]) {
         if !images.is_empty() && images.iter().all(|i| is_free(i)) {
             return;
         }
+        if !told && since.elapsed() > UNTIL_TOLD {
+            told = true;
+            images.iter().filter_map(|i| full_host_of(i)).for_each(|line| eprintln!("lanefs: {line}"));
+        }
     }
+}
+
+/// Returns what to tell of an image whose host has so little space that this may be what the server
+/// waits for.
+fn full_host_of(image: &Path) -> Option<String> {
+    let (meta, host) = (std::fs::metadata(image).ok()?, rustix::fs::statvfs(image).ok()?);
+    let free = host.f_bfree.saturating_mul(host.f_frsize);
+    let is_sparse = meta.is_file() && meta.blocks() * 512 < meta.len();
+    (is_sparse && free < LITTLE).then(|| {
+        format!(
+            "{}: is still being closed; the file system that holds it has only {} free, which it may be \
+             waiting for. Free some space there; what was synced is safe in any case",
+            image.display(),
+            crate::size::show(free)
+        )
+    })
 }
 
 /// Returns whether nobody holds the lock of an image. What cannot be opened is not known to be

@@ -9,6 +9,7 @@ mod common;
 mod copies;
 mod damaged;
 mod forms;
+mod host_full;
 mod images;
 mod killed;
 mod mount_belief;

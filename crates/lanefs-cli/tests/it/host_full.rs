@@ -1,0 +1,337 @@
+//! A mount of a sparse image on a small ext4 that others fill: what is written waits or is refused,
+//! nothing that was synced is lost, and when there is space again the mount goes on.
+
+use crate::common::*;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// No wait of a test is longer.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Bytes of each small file.
+const SMALL: usize = 40_000;
+
+/// A volume on an ext4 in a file, mounted; nothing of it outlives the test.
+struct OnSmallHost {
+    work: TempDir,
+    server: Option<i32>,
+    /// The minor number of the mount's device, by which its connection is cut.
+    connection: u32,
+}
+
+impl OnSmallHost {
+    fn new() -> OnSmallHost {
+        let work = tempfile::tempdir().expect("tempdir");
+        let it = OnSmallHost { work, server: None, connection: 0 };
+        std::fs::create_dir(it.host()).unwrap();
+        std::fs::create_dir(it.path("mnt")).unwrap();
+        let disk = it.path("disk");
+        File::create(&disk).unwrap().set_len(96 << 20).unwrap();
+        run_command(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&disk)).ok();
+        run_command(Command::new("mount").args(["-o", "loop"]).arg(&disk).arg(it.host())).ok();
+        lanefs_in(it.work.path(), &["mkfs", "--size", "256M", "host/v.lane"]).ok();
+        it
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.work.path().join(name)
+    }
+
+    fn host(&self) -> PathBuf {
+        self.path("host")
+    }
+
+    fn mount(&mut self) {
+        let how = format!("{},log=log,commit=1", transport().option());
+        let mount = || lanefs_in(self.work.path(), &["mount", "-o", &how, "host/v.lane", "mnt"]);
+        let mut run = mount();
+        // Threads of a server that was killed may hold the image for a moment longer.
+        until("the image is free", || {
+            if run.err.contains("in use") {
+                run = mount();
+            }
+            !run.err.contains("in use")
+        });
+        run.ok();
+        let dir = File::open(self.path("mnt")).unwrap();
+        self.connection = libc::minor(dir.metadata().unwrap().dev());
+        let mut pid = 0u32;
+        // SAFETY: the ioctl writes one u32 through a pointer valid for that.
+        let r = unsafe { libc::ioctl(dir.as_raw_fd(), 0x8004_4c01, &raw mut pid) };
+        assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
+        self.server = Some(pid as i32);
+    }
+
+    fn umount(&mut self) {
+        umount_when_free(self.work.path()).ok();
+        self.server = None;
+    }
+
+    /// Takes all space of the host that is left.
+    fn fill(&self) {
+        let mut n = 0;
+        for len in [16 << 20, 1 << 20, 64 << 10, 4 << 10] {
+            loop {
+                n += 1;
+                let file = File::create(self.host().join(format!("filler{n}"))).unwrap();
+                let flags = rustix::fs::FallocateFlags::empty();
+                if rustix::fs::fallocate(&file, flags, 0, len).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn remove_fillers(&self) {
+        for entry in std::fs::read_dir(self.host()).unwrap().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(b"filler") {
+                std::fs::remove_file(entry.path()).unwrap();
+            }
+        }
+    }
+
+    /// Runs a command on the mount, which may not take for ever.
+    fn run(&self, command: &str) -> Run {
+        let line = ["-s", "KILL", "50", "sh", "-c", command];
+        run_command(Command::new("timeout").args(line).current_dir(self.work.path()))
+    }
+
+    fn stat(&self) -> String {
+        self.run(&format!("{LANEFS} stat mnt")).ok().out
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.stat().contains("waiting for space on the host")
+    }
+
+    fn log(&self) -> String {
+        let mut text = String::new();
+        if let Ok(mut f) = File::open(self.path("log")) {
+            f.read_to_string(&mut text).unwrap();
+        }
+        text
+    }
+
+    /// Ends the server at once, and cuts the connection, so that no program waits for it.
+    fn kill(&mut self) {
+        let Some(pid) = self.server.take() else { return };
+        // SAFETY: it only sends a signal, to the server that this test has started.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        let control = Path::new("/sys/fs/fuse/connections");
+        if !control.join(self.connection.to_string()).exists() {
+            let _ = Command::new("mount").args(["-t", "fusectl", "none"]).arg(control).output();
+        }
+        let _ = std::fs::write(control.join(format!("{}/abort", self.connection)), "1");
+        let _ = Command::new("umount").arg("-l").arg(self.path("mnt")).output();
+        until("the server is gone", || has_ended(pid));
+    }
+
+    /// Makes a file and syncs it.
+    fn write_synced(&self, name: &str, bytes: &[u8]) {
+        let mut f = File::create(self.path("mnt").join(name)).unwrap();
+        f.write_all(bytes).unwrap();
+        f.sync_all().unwrap();
+    }
+
+    /// Starts to write small files, each of which is synced, until one is refused or it is told to
+    /// stop.
+    fn start_writing(&self) -> Writer {
+        let (dir, synced) = (self.path("mnt"), Arc::new(Mutex::new(Vec::new())));
+        let (done, stop) = (synced.clone(), Arc::new(AtomicBool::new(false)));
+        let stopped = stop.clone();
+        let write = move || {
+            for n in 0.. {
+                if stopped.load(Ordering::SeqCst) {
+                    break;
+                }
+                let name = format!("small{n}");
+                let made = OpenOptions::new().create_new(true).write(true).open(dir.join(&name));
+                made.and_then(|mut f| {
+                    f.write_all(&content(n))?;
+                    f.sync_all()
+                })
+                .map_err(|e| e.raw_os_error().unwrap_or(0))?;
+                done.lock().unwrap().push(n);
+            }
+            Ok(())
+        };
+        Writer { synced, stop, thread: std::thread::spawn(write) }
+    }
+
+    /// Checks that all that was synced is there.
+    fn check(&self, synced: &[usize]) {
+        for n in synced {
+            let found = std::fs::read(self.path(&format!("mnt/small{n}"))).unwrap();
+            assert!(found == content(*n), "small{n} has {} bytes, or others", found.len());
+        }
+    }
+}
+
+impl Drop for OnSmallHost {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = Command::new("umount").arg("-l").arg(self.path("mnt")).output();
+        // The loop device goes with the mount.
+        let _ = Command::new("umount").arg("-l").arg(self.host()).output();
+    }
+}
+
+/// A thread that writes, and the numbers of the files that it has synced.
+struct Writer {
+    synced: Arc<Mutex<Vec<usize>>>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<(), i32>>,
+}
+
+impl Writer {
+    /// Has it stop, and waits for that; returns what it has synced, and the error that ended it
+    /// before.
+    fn end(self) -> (Vec<usize>, Option<i32>) {
+        self.stop.store(true, Ordering::SeqCst);
+        until("the writer ends", || self.thread.is_finished());
+        let error = self.thread.join().unwrap().err();
+        (self.synced.lock().unwrap().clone(), error)
+    }
+}
+
+fn content(n: usize) -> Vec<u8> {
+    (0..SMALL / 8).flat_map(|i| (i as u64 * 77 + n as u64).to_le_bytes()).collect()
+}
+
+/// Waits until it is so: what is waited for happens on its own, however loaded the machine is.
+#[track_caller]
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < DEADLINE, "{what}: never");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Returns whether a process has ended; nobody may have asked for its end yet.
+fn has_ended(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+}
+
+/// The first refused write made the volume read-only for good.
+#[test]
+fn a_mount_goes_on_when_there_is_space_on_the_host_again() {
+    let mut m = OnSmallHost::new();
+    m.mount();
+    m.write_synced("before", &content(77));
+    m.fill();
+    let writer = m.start_writing();
+    until("it waits", || m.is_waiting());
+    // Who reads goes on, who needs space is told so, and who removes may.
+    m.run("cat mnt/before > read").ok();
+    assert!(std::fs::read(m.path("read")).unwrap() == content(77));
+    let refused = m.run("mkdir mnt/dir");
+    assert!(refused.err.contains("No space left on device"), "{refused:?}");
+    assert!(m.stat().contains(&format!("{} is full", m.host().display())), "{}", m.stat());
+    m.remove_fillers();
+    until("it goes on", || !m.is_waiting());
+    let (synced, error) = writer.end();
+    assert!(error.is_none_or(|e| e == libc::ENOSPC), "{error:?}");
+    m.run("mkdir mnt/dir && dd if=/dev/zero of=mnt/dir/after bs=1M count=2 conv=fsync").ok();
+    let log = m.log();
+    assert!(
+        log.contains("waiting for space on the host") && log.contains("space on the host again"),
+        "{log}"
+    );
+    m.umount();
+    lanefs_in(m.work.path(), &["fsck", "host/v.lane"]).ok();
+    m.mount();
+    m.check(&synced);
+    assert_eq!(std::fs::metadata(m.path("mnt/dir/after")).unwrap().len(), 2 << 20);
+    m.umount();
+}
+
+/// What was removed in the volume was free there, and nowhere else.
+#[test]
+fn what_is_removed_in_the_volume_makes_space_on_the_host() {
+    let mut m = OnSmallHost::new();
+    m.mount();
+    m.write_synced("large", &vec![5; 32 << 20]);
+    m.fill();
+    let writer = m.start_writing();
+    until("it waits", || m.is_waiting());
+    m.run("rm mnt/large").ok();
+    until("it goes on", || !m.is_waiting());
+    m.run("dd if=/dev/zero of=mnt/after bs=1M count=2 conv=fsync").ok();
+    let (synced, error) = writer.end();
+    assert!(error.is_none_or(|e| e == libc::ENOSPC), "{error:?}");
+    m.kill();
+    m.remove_fillers();
+    m.mount();
+    m.check(&synced);
+    assert_eq!(std::fs::metadata(m.path("mnt/after")).unwrap().len(), 2 << 20);
+    m.umount();
+    lanefs_in(m.work.path(), &["fsck", "host/v.lane"]).ok();
+}
+
+#[test]
+fn a_server_that_is_killed_while_it_waits_loses_nothing_that_was_synced() {
+    let mut m = OnSmallHost::new();
+    m.mount();
+    m.write_synced("before", &content(77));
+    m.fill();
+    let writer = m.start_writing();
+    until("it waits", || m.is_waiting());
+    m.kill();
+    let (synced, error) = writer.end();
+    let error = error.expect("it is told of one");
+    assert!([libc::ENOSPC, libc::ENOTCONN, libc::ECONNABORTED, libc::EIO].contains(&error), "errno {error}");
+    m.remove_fillers();
+    m.mount();
+    m.check(&synced);
+    assert!(std::fs::read(m.path("mnt/before")).unwrap() == content(77));
+    m.umount();
+    lanefs_in(m.work.path(), &["fsck", "host/v.lane"]).ok();
+}
+
+/// A volume that cannot be closed says why, and can be given up.
+#[test]
+fn an_unmount_waits_and_says_so_until_it_is_given_up() {
+    let mut m = OnSmallHost::new();
+    m.mount();
+    m.write_synced("before", &content(77));
+    // More than is kept for this, and not written yet.
+    for n in 0..24 {
+        std::fs::write(m.path(&format!("mnt/unsynced{n}")), vec![n; 1 << 20]).unwrap();
+    }
+    m.fill();
+    let writer = m.start_writing();
+    until("it waits", || m.is_waiting());
+    let pid = m.server.unwrap();
+    let terminate = || {
+        if !has_ended(pid) {
+            // SAFETY: it only sends a signal, to the server that this test has started.
+            unsafe { libc::kill(pid, libc::SIGTERM) };
+        }
+    };
+    terminate();
+    until("it is told", || m.log().contains("being closed"));
+    assert!(!has_ended(pid), "it has given up by itself");
+    until("it is given up", || {
+        terminate();
+        has_ended(pid)
+    });
+    let (synced, _) = writer.end();
+    m.server = None;
+    assert_eq!(mount_line(&m.path("mnt")), None);
+    m.remove_fillers();
+    m.mount();
+    m.check(&synced);
+    assert!(std::fs::read(m.path("mnt/before")).unwrap() == content(77));
+    m.umount();
+    lanefs_in(m.work.path(), &["fsck", "host/v.lane"]).ok();
+}
