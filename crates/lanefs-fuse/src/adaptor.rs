@@ -67,6 +67,8 @@ pub(crate) struct Adaptor {
     failed: OnceLock<Failed>,
     /// Whether nobody checks modes: then only root's requests are served.
     pub unchecked: bool,
+    /// Whether there are no extended attributes.
+    pub noxattr: bool,
     /// With `allow_root`: the only user beside root who may enter.
     pub only: Option<u32>,
 }
@@ -103,6 +105,7 @@ impl Adaptor {
             failed: OnceLock::new(),
             space,
             unchecked: config.is_unchecked(),
+            noxattr: config.noxattr,
             only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),
         };
         debug_assert!(adaptor.only.is_none() || adaptor.ttl.is_zero(), "who enters is asked each time");

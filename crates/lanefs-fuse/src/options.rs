@@ -33,6 +33,9 @@ pub struct MountConfig {
     pub allow_root: bool,
     /// Nobody checks modes: where root mounts and nobody else may enter.
     pub unchecked: bool,
+    /// No extended attributes, and so no ACLs and no capabilities of programs: the kernel asks for
+    /// none. Those that are stored stay.
+    pub noxattr: bool,
     /// Honour set-user-id and set-group-id bits.
     pub suid: bool,
     /// Honour device nodes.
@@ -76,6 +79,7 @@ impl Default for MountConfig {
             allow_other: None,
             allow_root: false,
             unchecked: false,
+            noxattr: false,
             suid: false,
             dev: false,
             noexec: false,
@@ -166,6 +170,7 @@ impl MountConfig {
                 "noallow_other" => self.allow_other = Some(false),
                 "allow_root" => self.allow_root = true,
                 "unchecked" => (self.unchecked, self.allow_other) = (true, Some(false)),
+                "noxattr" => self.noxattr = true,
                 "suid" => self.suid = true,
                 "dev" => self.dev = true,
                 "noexec" => self.noexec = true,

@@ -38,6 +38,9 @@ pub(crate) fn summary(config: &MountConfig, over_rings: bool, switch: Switch) ->
     let checks =
         if config.is_unchecked() { "permissions unchecked, for root alone" } else { "permissions checked" };
     let mut line = format!("{transport}; {cache}; {checks}");
+    if config.noxattr {
+        line += "; no extended attributes, no ACLs";
+    }
     if !over_rings && switch == Switch::Off && config.io_uring == IoUring::Auto {
         line += &format!(
             "; for calls of several programs at once to wake no other processor, root can, before the \
@@ -70,5 +73,6 @@ mod tests {
             assert!(!of(options, false, switch).contains("echo"), "{options} {switch:?}");
         }
         assert!(of("profile=stateless", true, Switch::On).contains("stateless"));
+        assert!(of("noxattr", true, Switch::On).ends_with("; no extended attributes, no ACLs"));
     }
 }

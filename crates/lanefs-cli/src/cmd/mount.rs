@@ -22,8 +22,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Says in a line what it came to, and returns when the mount serves; a background process answers
 /// until `lanefs umount DIR` or umount(8). Options of -o: those of mount(8) (ro, noexec, suid, dev,
 /// noatime, sync, dirsync), of FUSE (allow_other, allow_root, auto_unmount), unchecked (only root
-/// enters, and no mode is asked), loop (of an image in a file: has sync and syncfs be a promise,
-/// root only), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a
+/// enters, and no mode is asked), noxattr (no extended attributes, which the kernel asks for before
+/// the first write to a file), loop (of an image in a file: has sync and syncfs be a promise, root
+/// only), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a
 /// time), max_write=BYTES (of one request: 4096 to 1048576), ttl=SECONDS,
 /// profile=gather|through|stateless (what the kernel asks for), nowriteback, cache_size=SIZE,
 /// commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer on small volumes),

@@ -21,6 +21,7 @@ on_each_transport! {
     an_fsync_of_any_descriptor_makes_the_content_durable,
     a_file_is_made_once_and_open_whatever_its_mode,
     where_nobody_checks_modes_only_root_enters_and_the_rest_stays,
+    without_extended_attributes_none_is_given_or_taken_and_what_is_stored_stays,
 }
 
 fn both() -> OpenOptions {
@@ -304,6 +305,29 @@ fn a_file_is_made_once_and_open_whatever_its_mode() {
     assert_eq!(below.unwrap_err(), rustix::io::Errno::NOTDIR);
     let on_a_dir = rustix::fs::open(&m.dir, OFlags::CREATE | OFlags::RDWR, Mode::RUSR);
     assert_eq!(on_a_dir.unwrap_err(), rustix::io::Errno::ISDIR);
+}
+
+fn without_extended_attributes_none_is_given_or_taken_and_what_is_stored_stays() {
+    let mut m = Mount::new(&[]);
+    let none = rustix::fs::XattrFlags::empty();
+    let (f, g) = (m.path("f"), m.path("g"));
+    std::fs::write(&f, "content").unwrap();
+    rustix::fs::setxattr(&f, "user.kept", b"value", none).unwrap();
+    m.umount();
+    m.mount(&["-o", "noxattr"]);
+    let mut value = [0; 16];
+    for _ in 0..2 {
+        let refused = Err(rustix::io::Errno::OPNOTSUPP);
+        assert_eq!(rustix::fs::setxattr(&f, "user.new", b"value", none), refused);
+        assert_eq!(rustix::fs::getxattr(&f, "user.kept", &mut value).map(drop), refused);
+        assert_eq!(rustix::fs::removexattr(&f, "user.kept"), refused);
+        assert_eq!(rustix::fs::listxattr(&f, &mut value[..]).map(drop), refused);
+    }
+    std::fs::write(&g, "content").unwrap();
+    m.remount();
+    let read = rustix::fs::getxattr(&f, "user.kept", &mut value).unwrap();
+    assert_eq!(value[..read], *b"value");
+    assert_eq!(std::fs::read_to_string(&g).unwrap(), "content");
 }
 
 /// Another user enters neither by a path nor by a thread of root's that acts as that user; ACLs are

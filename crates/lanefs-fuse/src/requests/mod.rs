@@ -104,6 +104,10 @@ pub(crate) fn serve(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         op::READDIR => listing::readdir(adaptor, req, reply),
         op::READDIRPLUS => listing::readdirplus(adaptor, req, reply),
         op::STATFS => attrs::statfs(adaptor, reply),
+        // The kernel asks once, and says EOPNOTSUPP by itself from then on.
+        op::SETXATTR | op::GETXATTR | op::LISTXATTR | op::REMOVEXATTR if adaptor.noxattr => {
+            Err(Errno(libc::ENOSYS))
+        }
         op::SETXATTR => attrs::setxattr(adaptor, req),
         op::GETXATTR => attrs::getxattr(adaptor, req, reply),
         op::LISTXATTR => attrs::listxattr(adaptor, req, reply),

@@ -17,8 +17,13 @@ use std::time::Duration;
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/requests.ratchet.json");
 
 /// Options that change which requests come.
-const OPTIONS: &[&str] =
-    &["profile=gather", "profile=through", "profile=stateless", "profile=stateless,unchecked"];
+const OPTIONS: &[&str] = &[
+    "profile=gather",
+    "profile=through",
+    "profile=stateless",
+    "profile=stateless,unchecked",
+    "profile=stateless,unchecked,noxattr",
+];
 
 /// Those with which the kernel gathers writes.
 const GATHERS: &str = "profile=gather";
