@@ -368,8 +368,13 @@ pub struct Pressure {
     pub pending_segments: u64,
     /// All segments.
     pub segments: u64,
-    /// Below this many free segments, clean and checkpoint in the background.
+    /// Below this many free segments they are few: twice what is kept back, about.
     pub low_water: u64,
+    /// Below this many free segments, clean and checkpoint in the background: `low_water`, or less
+    /// where data goes to slack.
+    pub clean_below: u64,
+    /// Clean until so many are free, or will be.
+    pub clean_to: u64,
     /// Writers are about to clean themselves.
     pub urgent: bool,
 }

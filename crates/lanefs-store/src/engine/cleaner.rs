@@ -2,6 +2,7 @@
 //!
 //! 1. A victim is full, and nothing was allocated in it or logged of it since before the last
 //!    checkpoint: so all writes to it are answered, and the owners of its data are in its summary.
+//!    Nor will anything be: a round lets go of the slack before it looks for one.
 //! 2. A block is moved only if its owner, asked under its lock, still points at it: valid *and*
 //!    newest. Data goes to the cold head; the copy is on the device before the map names it. Node
 //!    blocks are not copied but marked dirty, so that the next checkpoint writes them anew; of a
@@ -95,6 +96,9 @@ impl Cleaner<'_> {
                 || spent > 0 && (spent + u64::from(size) > space / 2 || self.cleaned_enough(m, &report))
             {
                 return Ok(report);
+            }
+            if tried.is_empty() {
+                self.log.let_go_of_slack(); // Else a victim might be written to meanwhile (1).
             }
             let fit =
                 |seg, i: &SegInfo| i.touched < m.durable && !tried.contains(&seg) && !m.stuck.contains(&seg);

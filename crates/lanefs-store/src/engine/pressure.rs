@@ -18,14 +18,26 @@ impl Engine {
         let blocks: u64 = self.log.mlogs.iter().map(Mlog::appended).sum();
         let free = u64::from(self.log.segments.free_count());
         let kept = u64::from(self.log.segments.reserved_segments());
+        // What is unfolded goes with the next fold: twice of it would have the cleaner work for
+        // nothing.
+        let low_water = kept * 2 - u64::from(self.log.segments.reserved_for_unfolded()).min(kept);
+        let slack = &self.log.segments.slack;
+        let (clean_below, clean_to) = match slack.is_on() {
+            false => (low_water, 2 * low_water),
+            // Data has slack, or makes some. What lives is moved for the sake of nodes alone.
+            true => {
+                let few = low_water.min(kept + u64::from(slack.kept()).div_ceil(2));
+                (few, few)
+            }
+        };
         Pressure {
             log_bytes: blocks << lanefs_format::BLOCK_SHIFT,
             free_segments: free,
             pending_segments,
             segments: u64::from(self.log.segments.geometry.usable()),
-            // What is unfolded goes with the next fold: twice of it would have the cleaner work for
-            // nothing.
-            low_water: kept * 2 - u64::from(self.log.segments.reserved_for_unfolded()).min(kept),
+            low_water,
+            clean_below,
+            clean_to,
             urgent: free <= kept || self.metadata_pressure(),
         }
     }
@@ -91,8 +103,12 @@ impl Engine {
     pub(crate) fn free_space(&self, blocks: u64, hard: bool) -> Result<()> {
         let before = self.log.segments.free_count();
         let Some(mut m) = self.try_maintenance() else { return self.log.io.check() };
-        let want = 1 + blocks.div_ceil(u64::from(self.log.segments.geometry.segment_blocks));
+        let segments = blocks.div_ceil(u64::from(self.log.segments.geometry.segment_blocks));
+        let want = 1 + segments;
         let enough = |s: &Engine| {
+            // Slack does for data, not for what is kept back.
+            let has_slack = s.log.segments.slack.kept() > 0 && s.log.segments.slack.blocks() >= blocks;
+            let want = if has_slack { 1 } else { want };
             u64::from(s.log.segments.free_count()) > u64::from(s.log.segments.reserved_segments()) + want
         };
         if self.log.segments.free_count() > before && enough(self) {

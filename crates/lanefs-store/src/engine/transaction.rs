@@ -89,6 +89,9 @@ impl Engine {
                 }
                 Err(StoreError::NoSpace) if tries < TRIES => {
                     tries += 1;
+                    if tries > 1 {
+                        self.log.segments.slack.give_way();
+                    }
                     let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();
                     match self.free_space(blocks, tries > 4) {
                         Err(StoreError::NoSpace) if failed + 1 < FAILED => failed += 1,

@@ -11,6 +11,7 @@ pub(crate) mod pool;
 pub(crate) mod reserve;
 pub(crate) mod section;
 pub(crate) mod segment;
+pub(crate) mod slack;
 pub(crate) mod slots;
 pub(crate) mod space;
 pub(crate) mod usage_table;
@@ -144,6 +145,15 @@ impl Log {
     /// Returns the number of blocks of the segments that are free now.
     pub fn free_segment_blocks(&self) -> u64 {
         u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks)
+    }
+
+    /// Empties the list of slack, and what the mlogs hold of it, under the maintenance lock: nobody
+    /// is given a block of a full segment behind this (`slack`, 4).
+    pub fn let_go_of_slack(&self) {
+        // First, or an mlog would take more.
+        self.segments.slack.clear();
+        self.mlogs.iter().for_each(|m| m.let_go_of_slack(&self.segments));
+        debug_assert_eq!(self.segments.slack.blocks(), 0, "the list was made anew meanwhile");
     }
 
     /// Returns how often the blocks of the tree lie on the devices.

@@ -20,6 +20,8 @@
 //!    carry the same marks, which are set and taken together: nobody else names a copy.
 //! 7. A full segment is found by how much of it lives (see `buckets`): only an open, which reads
 //!    the whole table, and a check look at all segments.
+//! 8. Where few segments are free, blocks of full ones are given out again that 3 holds for one by
+//!    one: see `slack`.
 //!
 //! Atomics are relaxed but three: the counts steer, and every decision that frees is made by the
 //! one checkpoint under way, after it has waited (with locks, which order memory) for all writers
@@ -30,6 +32,7 @@
 use crate::log::buckets::{Buckets, Filed, WHOLE, bucket_of};
 pub(crate) use crate::log::geometry::{Geometry, SegId};
 use crate::log::pool::Pool;
+use crate::log::slack::{Listed, MOST, Slack};
 use lanefs_format::BlockAddr;
 use lanefs_format::usage_node::{BITMAP_WORDS, PAIRED};
 use lanefs_sync::CachePadded;
@@ -102,6 +105,9 @@ struct Meta {
     noted: AtomicBool,
 }
 
+/// The heat of segments that were claimed for nodes.
+const NODES: u8 = crate::log::mlog::Heat::Node as u8;
+
 /// A segment's figures, for choosing victims.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegInfo {
@@ -125,6 +131,7 @@ pub(crate) struct SegmentTable {
     /// The number of marks of the tree. Written, as they are, by checkpoints alone: Relaxed.
     in_tree: CachePadded<AtomicU64>,
     buckets: Buckets,
+    pub slack: Slack,
 }
 
 /// The marks and figures of a run of segments, and of those that came after it.
@@ -179,8 +186,8 @@ struct Counts {
     /// Free segments that only checkpoints and the cleaner may take. Written when the volume is
     /// opened and when it grows.
     reserved_segments: AtomicU32,
-    /// Segments claimed for data since the last checkpoint. Written by whoever claims one, and
-    /// zeroed by the checkpoint.
+    /// Segments claimed for data since the last checkpoint, or taken from the list of slack.
+    /// Written by whoever claims one, and zeroed by the checkpoint.
     claimed: AtomicU32,
     /// Segments that the fold of what is durable will fill. Written behind every commit and fold.
     for_unfolded: AtomicU32,
@@ -221,6 +228,7 @@ impl SegmentTable {
             counts: CachePadded::default(),
             in_tree: CachePadded::default(),
             buckets: Buckets::new(),
+            slack: Slack::default(),
             geometry,
         }
     }
@@ -400,6 +408,10 @@ impl SegmentTable {
                     before + n <= self.geometry.segment_blocks,
                     "segment {seg}: {before} + {n} live"
                 );
+                // Written where all had died (8).
+                if before == 0 && m.filed.load(Relaxed) > 0 {
+                    self.note(seg);
+                }
                 true
             }
             _ => false,
@@ -757,6 +769,59 @@ impl SegmentTable {
         dead
     }
 
+    /// Lists dead blocks of full segments that may be given out again now that `checkpoint` is
+    /// durable (`slack`, 1), those of the emptiest segments first, until they are `blocks`. `stuck`
+    /// names segments that have to stay as they are. The list before was let go of.
+    pub fn list_slack(&self, checkpoint: u64, blocks: u64, stuck: impl Fn(SegId) -> bool) -> Vec<Listed> {
+        let (mut list, mut found) = (Vec::new(), 0);
+        let mut filed = self.review();
+        for bucket in 1..WHOLE {
+            for seg in filed.oldest(bucket, MOST - list.len()) {
+                let info = self.info(seg);
+                let is_fit = info.state == State::Full && info.touched < checkpoint && info.live > 0;
+                if !is_fit || self.is_paired(seg) || info.heat == NODES || stuck(seg) {
+                    continue;
+                }
+                let listed = Listed::new(seg, self.unmarked(seg));
+                if listed.left() > 0 {
+                    found += u64::from(listed.left());
+                    list.push(listed);
+                }
+                if found >= blocks {
+                    return list;
+                }
+            }
+        }
+        debug_assert!(list.len() <= MOST, "{} segments are listed", list.len());
+        list
+    }
+
+    /// Returns which blocks of a segment have neither mark.
+    pub fn unmarked(&self, seg: SegId) -> [u64; BITMAP_WORDS] {
+        let mut dead = [0; BITMAP_WORDS];
+        let size = self.geometry.segment_blocks;
+        for (w, dead) in dead.iter_mut().enumerate().take(self.words) {
+            let tree = self.word(Which::Tree, seg, w).load(Relaxed);
+            let beyond = match size.saturating_sub(w as u32 * 64) {
+                64.. => 0,
+                some => u64::MAX << some,
+            };
+            *dead = !(self.word(Which::Live, seg, w).load(Relaxed) | tree | beyond);
+        }
+        dead
+    }
+
+    /// Notes that the slack of a segment is used up, or let go of.
+    pub fn done_with_slack(&self, seg: SegId) {
+        self.note(seg);
+    }
+
+    /// Notes that another segment is written to that has summaries already: the next checkpoint
+    /// writes these anew.
+    pub fn count_summaries(&self) {
+        self.counts.claimed.fetch_add(1, Relaxed);
+    }
+
     /// Returns the number of full segments without live blocks: what the next checkpoint will free.
     pub fn pending_free(&self) -> u32 {
         self.review().len(0) as u32
@@ -880,6 +945,37 @@ mod tests {
         assert!(t.dead(8).contains(&s));
         t.release(s);
         assert_eq!(t.claim(1, State::Open, 0).unwrap(), 5);
+    }
+
+    /// What is listed has neither mark, and lies in full segments that nothing touched.
+    #[test]
+    fn only_what_nothing_refers_to_is_listed() {
+        let t = pool(12, 64);
+        let at = |seg, i| t.geometry.addr(seg, i);
+        let (old, whole, young, nodes) = (filled(&t, 60), filled(&t, 64), filled(&t, 50), filled(&t, 20));
+        t.touch(young, 9);
+        t.meta(nodes).heat.store(NODES, Relaxed);
+        let open = t.claim(0, State::Open, 1).unwrap();
+        assert!(t.set_live(at(open, 3)));
+        assert!(t.set_tree(at(old, 61)).is_some() && t.set_tree(at(old, 5)).is_some());
+        assert!(t.clear_live(at(old, 5)) && t.clear_live(at(old, 7)));
+        let listed = |checkpoint, most| {
+            let list = t.list_slack(checkpoint, most, |_| false);
+            let runs = |l: Listed| {
+                let mut l = l;
+                std::iter::from_fn(move || l.take_run(64)).collect::<Vec<_>>()
+            };
+            list.into_iter().map(|l| (l.seg, runs(l))).collect::<Vec<_>>()
+        };
+        // 5 and 61 are the tree's, which a crash leads back to.
+        assert_eq!(listed(9, 100), [(old, vec![(7, 1), (60, 1), (62, 2)])]);
+        assert_eq!(listed(10, 100).iter().map(|l| l.0).collect::<Vec<_>>(), [young, old]);
+        assert_eq!(listed(10, 14).len(), 1);
+        assert!(t.list_slack(9, 100, |seg| seg == old).is_empty());
+        t.clear_tree(at(old, 5));
+        assert_eq!(listed(9, 100), [(old, vec![(5, 1), (7, 1), (60, 1), (62, 2)])]);
+        assert!(t.clear_live(at(whole, 9)));
+        assert_eq!(listed(9, 100).len(), 2);
     }
 
     /// Fills a segment and closes it; the first `live` blocks live.

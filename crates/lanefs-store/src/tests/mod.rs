@@ -6,3 +6,4 @@ mod meanwhile_tests;
 mod pack_tests;
 mod retry_tests;
 mod room_tests;
+mod slack_tests;

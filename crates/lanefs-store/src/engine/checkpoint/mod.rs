@@ -335,6 +335,7 @@ impl Checkpoints<'_> {
                 self.log.mlogs[i % self.log.mlogs.len()].sub_unfolded(share);
             }
         }
+        self.log.let_go_of_slack();
         let mut free = self.log.segments.dead(number);
         for ((l, p), a) in self.log.mlogs.iter().zip(&m.slot.positions).zip(appended) {
             l.prune_groups(|g| groups_above(g, folded));
@@ -349,6 +350,7 @@ impl Checkpoints<'_> {
         if !m.closing {
             self.log.io.keep_reserve_full();
         }
+        self.list_slack(m, number);
         self.log.segments.check_invariants();
     }
 
@@ -370,6 +372,20 @@ impl Checkpoints<'_> {
                 return;
             }
         }
+    }
+
+    /// Lists slack, if few segments are free, now that this checkpoint is durable.
+    fn list_slack(&self, m: &Maintenance, number: u64) {
+        debug_assert_eq!(m.durable, number, "slack is that of a durable checkpoint");
+        let t = &self.log.segments;
+        let (usable, size) = (u64::from(t.geometry.usable()), u64::from(t.geometry.segment_blocks));
+        if m.closing || !t.slack.is_wanted(t.free_count(), t.geometry.usable(), t.reserved_segments()) {
+            return;
+        }
+        let most = 2 * self.log.free_segment_blocks() / self.log.metadata_copies();
+        let list = t.list_slack(number, most, |seg| m.stuck.contains(&seg));
+        let worth = (usable * size / 256).min(1 << 14);
+        t.slack.renew(list, worth, t.reserved_segments() / 8 + 3);
     }
 
     /// Makes a checkpoint without a fold: frees segments, keeps everything that is durable durable.
