@@ -22,8 +22,8 @@
 //!    durable, once ([`Mlog::wants_mark`]).
 
 use crate::error::{Result, StoreError};
+use crate::log::listing::Taken;
 use crate::log::segment::{SegId, SegmentTable, State};
-use crate::log::slack::Listed;
 use crate::log::space::parts_of_inode;
 use lanefs_format::BlockAddr;
 use lanefs_format::batch::ChainLink;
@@ -69,7 +69,7 @@ struct Heads {
     node: Option<NodeHead>,
     open: [Option<Head>; 4],
     /// What was taken from the list of slack and is not used up; the last is the next.
-    slack: Vec<Listed>,
+    slack: Taken,
     /// Full segments of the chain that recovery may still have to read, oldest first.
     chain: VecDeque<(SegId, u64)>,
     /// Owners of data blocks given out since the last checkpoint.
@@ -141,43 +141,6 @@ impl Heads {
         debug_assert!(next <= n, "the next head is at block {next} of {n}");
         debug_assert!(segments as usize <= blocks.len(), "no batch needs more than a segment");
         Ok((node, segments))
-    }
-
-    /// Takes segments from the list of slack until `n` blocks are at hand, or there are no more, or
-    /// no space for their summaries but with `urgent`. Returns how many of `n` there are.
-    fn reach_slack(&mut self, t: &SegmentTable, n: u32, urgent: bool) -> u32 {
-        let mut have: u32 = self.slack.iter().map(Listed::left).sum();
-        while have < n
-            && (urgent || t.free_count() >= t.reserved_segments())
-            && let Some(more) = t.slack.take()
-        {
-            debug_assert_eq!(t.info(more.seg).state, State::Full, "segment {} is listed", more.seg);
-            t.count_summaries();
-            have += more.left();
-            self.slack.insert(0, more);
-        }
-        have.min(n)
-    }
-
-    /// Gives out `n` blocks of slack that are at hand, as runs.
-    fn take_slack(&mut self, t: &SegmentTable, n: u32, checkpoint: u64, out: &mut Vec<(BlockAddr, u32)>) {
-        let mut left = n;
-        while left > 0
-            && let Some(last) = self.slack.last_mut()
-        {
-            let seg = last.seg;
-            if let Some((i, run)) = last.take_run(left) {
-                // Under the mutex: see `slack`, 4.
-                t.touch(seg, checkpoint);
-                out.push((t.geometry.addr(seg, i), run));
-                left -= run;
-            }
-            if last.left() == 0 {
-                self.slack.pop();
-                t.done_with_slack(seg);
-            }
-        }
-        debug_assert_eq!(left, 0, "so much slack was at hand");
     }
 
     /// Checks, in debug builds, that the chain grows along its sequences, that its head and the
@@ -276,7 +239,7 @@ impl Mlog {
             heads: CachePadded::new(Mutex::new(Heads {
                 node: None,
                 open: [None; 4],
-                slack: Vec::new(),
+                slack: Taken::default(),
                 chain: VecDeque::new(),
                 owners: Vec::new(),
                 written: Written::default(),
@@ -547,7 +510,7 @@ impl Mlog {
         let mut h = self.heads.lock();
         // Data goes to slack first, and to free segments only while there are enough (`slack`, 5).
         let (slack, kept) = match heat {
-            Heat::Warm => (h.reach_slack(t, n, urgent), t.slack.kept()),
+            Heat::Warm => (h.slack.reach(t, n, urgent), t.slack.kept()),
             _ => (0, 0),
         };
         let mut left = n - slack;
@@ -556,7 +519,7 @@ impl Mlog {
         if segments > 0 && t.free_count() < segments + if urgent { 0 } else { t.reserved_segments() + kept } {
             return Err(StoreError::NoSpace);
         }
-        h.take_slack(t, slack, checkpoint, out);
+        h.slack.give(t, slack, checkpoint, out);
         while left > 0 {
             let mut head = match h.open[slot] {
                 Some(head) if head.next < size => head,
@@ -589,14 +552,13 @@ impl Mlog {
 
     /// Lets go of the slack that was taken from the list.
     pub fn let_go_of_slack(&self, t: &SegmentTable) {
-        let all = std::mem::take(&mut self.heads.lock().slack);
-        all.iter().for_each(|l| t.done_with_slack(l.seg));
+        std::mem::take(&mut self.heads.lock().slack).let_go(t);
     }
 
     /// Returns the blocks of slack at hand.
     #[cfg(test)]
     pub fn slack(&self) -> u64 {
-        self.heads.lock().slack.iter().map(|l| u64::from(l.left())).sum()
+        self.heads.lock().slack.blocks().into()
     }
 
     /// Notes the owners of data blocks that users wrote, for the summaries.
@@ -862,7 +824,7 @@ mod tests {
         (0..16).for_each(|i| assert!(t.set_live(t.geometry.addr(segs[0], i))));
         (0..16).step_by(2).for_each(|i| assert!(t.set_live(t.geometry.addr(segs[1], i))));
         (0..3).for_each(|i| assert!(t.clear_live(t.geometry.addr(segs[0], i))));
-        t.slack.renew(t.list_slack(2, 100, |_| false), 1, 3);
+        t.slack.renew(t.list_slack(2, 100, |_, _| true), 1, 3);
         assert_eq!((t.slack.blocks(), t.slack.kept()), (11, 3));
         let take = |heat, n| {
             let mut out = Vec::new();
@@ -882,7 +844,7 @@ mod tests {
         let mixed = take(Heat::Warm, 10).unwrap();
         assert_eq!(mixed.iter().filter(|r| segs.contains(&r.0)).map(|r| r.2).sum::<u32>(), 9);
         assert_eq!(t.info(segs[0]).touched, 2);
-        t.slack.renew(t.list_slack(3, 100, |_| false), 1, 3);
+        t.slack.renew(t.list_slack(3, 100, |_, _| true), 1, 3);
         assert_eq!(take(Heat::Warm, 1).unwrap()[0].0, segs[1]);
         assert!(m.slack() > 0);
         t.slack.clear();

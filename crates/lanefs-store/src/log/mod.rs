@@ -5,6 +5,7 @@ pub(crate) mod census;
 pub(crate) mod discard;
 pub(crate) mod geometry;
 pub(crate) mod io;
+pub(crate) mod listing;
 pub(crate) mod message;
 pub(crate) mod mlog;
 pub(crate) mod pool;

@@ -32,7 +32,7 @@
 use crate::log::buckets::{Buckets, Filed, WHOLE, bucket_of};
 pub(crate) use crate::log::geometry::{Geometry, SegId};
 use crate::log::pool::Pool;
-use crate::log::slack::{Listed, MOST, Slack};
+use crate::log::slack::Slack;
 use lanefs_format::BlockAddr;
 use lanefs_format::usage_node::{BITMAP_WORDS, PAIRED};
 use lanefs_sync::CachePadded;
@@ -104,9 +104,6 @@ struct Meta {
     /// on both sides, each the other's partner (rule 2 of `buckets`).
     noted: AtomicBool,
 }
-
-/// The heat of segments that were claimed for nodes.
-const NODES: u8 = crate::log::mlog::Heat::Node as u8;
 
 /// A segment's figures, for choosing victims.
 #[derive(Clone, Copy, Debug)]
@@ -202,7 +199,7 @@ struct Marks([AtomicU64; 8]);
 
 /// The two kinds of marks.
 #[derive(Clone, Copy)]
-enum Which {
+pub(super) enum Which {
     Live,
     Tree,
 }
@@ -466,7 +463,7 @@ impl SegmentTable {
         })
     }
 
-    fn word(&self, which: Which, seg: SegId, w: usize) -> &AtomicU64 {
+    pub(super) fn word(&self, which: Which, seg: SegId, w: usize) -> &AtomicU64 {
         debug_assert!(w < self.words, "word {w} of {} words of marks", self.words);
         let (run, i) = self.figures.at(seg);
         let bits = match which {
@@ -482,13 +479,6 @@ impl SegmentTable {
         for (w, o) in out.iter_mut().enumerate().take(self.words) {
             *o = self.word(Which::Tree, seg, w).load(Relaxed);
         }
-    }
-
-    /// Returns indices of the live blocks of a segment.
-    pub fn live_blocks(&self, seg: SegId) -> Vec<u32> {
-        (0..self.geometry.segment_blocks)
-            .filter(|i| self.word(Which::Live, seg, *i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1)
-            .collect()
     }
 
     /// Returns the number of blocks that the tree refers to, those of the usage table left out.
@@ -519,7 +509,7 @@ impl SegmentTable {
     }
 
     /// Notes that a segment may belong to another bucket. Its count was changed, or it was closed.
-    fn note(&self, seg: SegId) {
+    pub(super) fn note(&self, seg: SegId) {
         // AcqRel, as in `review`: see the field.
         if !self.meta(seg).noted.swap(true, AcqRel) {
             self.buckets.note(seg);
@@ -527,7 +517,7 @@ impl SegmentTable {
     }
 
     /// Puts what was noted where it belongs, and returns the buckets.
-    fn review(&self) -> MutexGuard<'_, Filed> {
+    pub(super) fn review(&self) -> MutexGuard<'_, Filed> {
         let mut filed = self.buckets.filed();
         for seg in self.buckets.take_noted() {
             let was_noted = self.meta(seg).noted.swap(false, AcqRel);
@@ -769,53 +759,6 @@ impl SegmentTable {
         dead
     }
 
-    /// Lists dead blocks of full segments that may be given out again now that `checkpoint` is
-    /// durable (`slack`, 1), those of the emptiest segments first, until they are `blocks`. `stuck`
-    /// names segments that have to stay as they are. The list before was let go of.
-    pub fn list_slack(&self, checkpoint: u64, blocks: u64, stuck: impl Fn(SegId) -> bool) -> Vec<Listed> {
-        let (mut list, mut found) = (Vec::new(), 0);
-        let mut filed = self.review();
-        for bucket in 1..WHOLE {
-            for seg in filed.oldest(bucket, MOST - list.len()) {
-                let info = self.info(seg);
-                let is_fit = info.state == State::Full && info.touched < checkpoint && info.live > 0;
-                if !is_fit || self.is_paired(seg) || info.heat == NODES || stuck(seg) {
-                    continue;
-                }
-                let listed = Listed::new(seg, self.unmarked(seg));
-                if listed.left() > 0 {
-                    found += u64::from(listed.left());
-                    list.push(listed);
-                }
-                if found >= blocks {
-                    return list;
-                }
-            }
-        }
-        debug_assert!(list.len() <= MOST, "{} segments are listed", list.len());
-        list
-    }
-
-    /// Returns which blocks of a segment have neither mark.
-    pub fn unmarked(&self, seg: SegId) -> [u64; BITMAP_WORDS] {
-        let mut dead = [0; BITMAP_WORDS];
-        let size = self.geometry.segment_blocks;
-        for (w, dead) in dead.iter_mut().enumerate().take(self.words) {
-            let tree = self.word(Which::Tree, seg, w).load(Relaxed);
-            let beyond = match size.saturating_sub(w as u32 * 64) {
-                64.. => 0,
-                some => u64::MAX << some,
-            };
-            *dead = !(self.word(Which::Live, seg, w).load(Relaxed) | tree | beyond);
-        }
-        dead
-    }
-
-    /// Notes that the slack of a segment is used up, or let go of.
-    pub fn done_with_slack(&self, seg: SegId) {
-        self.note(seg);
-    }
-
     /// Notes that another segment is written to that has summaries already: the next checkpoint
     /// writes these anew.
     pub fn count_summaries(&self) {
@@ -954,15 +897,14 @@ mod tests {
         let at = |seg, i| t.geometry.addr(seg, i);
         let (old, whole, young, nodes) = (filled(&t, 60), filled(&t, 64), filled(&t, 50), filled(&t, 20));
         t.touch(young, 9);
-        t.meta(nodes).heat.store(NODES, Relaxed);
+        t.meta(nodes).heat.store(3, Relaxed);
         let open = t.claim(0, State::Open, 1).unwrap();
         assert!(t.set_live(at(open, 3)));
         assert!(t.set_tree(at(old, 61)).is_some() && t.set_tree(at(old, 5)).is_some());
         assert!(t.clear_live(at(old, 5)) && t.clear_live(at(old, 7)));
         let listed = |checkpoint, most| {
-            let list = t.list_slack(checkpoint, most, |_| false);
-            let runs = |l: Listed| {
-                let mut l = l;
+            let list = t.list_slack(checkpoint, most, |_, i| i.heat != 3);
+            let runs = |mut l: crate::log::slack::Listed| {
                 std::iter::from_fn(move || l.take_run(64)).collect::<Vec<_>>()
             };
             list.into_iter().map(|l| (l.seg, runs(l))).collect::<Vec<_>>()
@@ -971,7 +913,7 @@ mod tests {
         assert_eq!(listed(9, 100), [(old, vec![(7, 1), (60, 1), (62, 2)])]);
         assert_eq!(listed(10, 100).iter().map(|l| l.0).collect::<Vec<_>>(), [young, old]);
         assert_eq!(listed(10, 14).len(), 1);
-        assert!(t.list_slack(9, 100, |seg| seg == old).is_empty());
+        assert!(t.list_slack(9, 100, |seg, _| seg == whole).is_empty());
         t.clear_tree(at(old, 5));
         assert_eq!(listed(9, 100), [(old, vec![(5, 1), (7, 1), (60, 1), (62, 2)])]);
         assert!(t.clear_live(at(whole, 9)));

@@ -113,8 +113,8 @@ impl Slack {
         self.kept.load(Relaxed)
     }
 
-    /// Returns whether slack is wanted: a tenth of the segments is free, or hardly more than what is
-    /// kept back twice. A list goes on being wanted until a little more than that is free.
+    /// Returns whether slack is wanted: a tenth of the segments is free, or hardly more than what
+    /// is kept back twice. A list goes on being wanted until a little more than that is free.
     pub fn is_wanted(&self, free: u32, usable: u32, kept_back: u32) -> bool {
         let few = (usable / 10).max(2 * kept_back) + 1;
         let wanted = free <= few + if self.wanted.load(Relaxed) { few / 4 } else { 0 };

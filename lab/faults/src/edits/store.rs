@@ -16,7 +16,7 @@ const ENGINE_CHECKPOINT_SLOTS: &str = "crates/lanefs-store/src/engine/checkpoint
 const ENGINE_CHECKPOINT: &str = "crates/lanefs-store/src/engine/checkpoint/mod.rs";
 const RECOVERY: &str = "crates/lanefs-store/src/recovery/mod.rs";
 const INODE_CACHE: &str = "crates/lanefs-store/src/inodes/cache.rs";
-const LOG_MLOG: &str = "crates/lanefs-store/src/log/mlog.rs";
+const LOG_LISTING: &str = "crates/lanefs-store/src/log/listing.rs";
 const ENGINE_COMMITS: &str = "crates/lanefs-store/src/engine/commits.rs";
 const INODE_TABLE: &str = "crates/lanefs-store/src/tree/inode_table.rs";
 const RECOVERY_SCAN: &str = "crates/lanefs-store/src/recovery/scan.rs";
@@ -90,7 +90,7 @@ if bucket_of(before, size) != bucket_of(before - n, size) {",
     },
     Edit {
         fault: Fault::SlackEarly,
-        file: LOG_MLOG,
+        file: LOG_LISTING,
         from: "have += more.left();",
         to: "\
 let more = if $PLANTED { Listed::new(more.seg, t.unmarked(more.seg)) } else { more };
@@ -98,7 +98,7 @@ have += more.left();",
     },
     Edit {
         fault: Fault::SlackEarly,
-        file: LOG_SEGMENT,
+        file: LOG_LISTING,
         from: "let tree = self.word(Which::Tree, seg, w).load(Relaxed);",
         to: "let tree = if $PLANTED { 0 } else { self.word(Which::Tree, seg, w).load(Relaxed) };",
     },

@@ -54,7 +54,7 @@ use crate::error::{Result, StoreError};
 use crate::inodes::Inodes;
 use crate::log::Log;
 use crate::log::discard::DISCARDS;
-use crate::log::mlog::Mlog;
+use crate::log::mlog::{Heat, Mlog};
 use crate::tree::block_io::{BlockSink, Owner};
 use capture::Capture;
 use lanefs_format::orphans::{self, ORPHANS_PER_BLOCK};
@@ -383,7 +383,7 @@ impl Checkpoints<'_> {
             return;
         }
         let most = 2 * self.log.free_segment_blocks() / self.log.metadata_copies();
-        let list = t.list_slack(number, most, |seg| m.stuck.contains(&seg));
+        let list = t.list_slack(number, most, |seg, i| i.heat != Heat::Node as u8 && !m.stuck.contains(&seg));
         let worth = (usable * size / 256).min(1 << 14);
         t.slack.renew(list, worth, t.reserved_segments() / 8 + 3);
     }
