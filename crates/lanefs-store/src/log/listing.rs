@@ -48,6 +48,13 @@ impl SegmentTable {
             .collect()
     }
 
+    /// Notes that another segment is written to that has summaries already: the next checkpoint
+    /// writes these anew.
+    fn count_summaries(&self) {
+        let claimed = self.counts.claimed.fetch_add(1, Relaxed);
+        debug_assert!(claimed < u32::MAX / 2, "{claimed} segments have new summaries");
+    }
+
     /// Returns which blocks of a segment have neither mark.
     pub fn unmarked(&self, seg: SegId) -> [u64; BITMAP_WORDS] {
         let mut dead = [0; BITMAP_WORDS];

@@ -124,7 +124,7 @@ pub(crate) struct SegmentTable {
     lines: usize,
     figures: Figures,
     pub(super) pools: Vec<Mutex<Pool>>,
-    counts: CachePadded<Counts>,
+    pub(super) counts: CachePadded<Counts>,
     /// The number of marks of the tree. Written, as they are, by checkpoints alone: Relaxed.
     in_tree: CachePadded<AtomicU64>,
     buckets: Buckets,
@@ -176,7 +176,7 @@ impl Figures {
 /// Counts that steer who may take a segment: Relaxed, since whoever finds none in the pools is
 /// refused whatever they were.
 #[derive(Default)]
-struct Counts {
+pub(super) struct Counts {
     /// The number of free segments, never below those in the pools. Written by whoever takes one
     /// out of a pool or puts one in.
     free: AtomicU32,
@@ -185,7 +185,7 @@ struct Counts {
     reserved_segments: AtomicU32,
     /// Segments claimed for data since the last checkpoint, or taken from the list of slack.
     /// Written by whoever claims one, and zeroed by the checkpoint.
-    claimed: AtomicU32,
+    pub(super) claimed: AtomicU32,
     /// Segments that the fold of what is durable will fill. Written behind every commit and fold.
     for_unfolded: AtomicU32,
 }
@@ -757,12 +757,6 @@ impl SegmentTable {
         // Claimed in this order, what is written together lies together.
         dead.sort_unstable();
         dead
-    }
-
-    /// Notes that another segment is written to that has summaries already: the next checkpoint
-    /// writes these anew.
-    pub fn count_summaries(&self) {
-        self.counts.claimed.fetch_add(1, Relaxed);
     }
 
     /// Returns the number of full segments without live blocks: what the next checkpoint will free.

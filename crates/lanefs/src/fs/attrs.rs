@@ -20,8 +20,9 @@ impl Fs {
         self.volume.change_attrs(&self.cred, ino, set, &guard).map(drop).map_err(gone)
     }
 
-    /// Changes extended attributes of what a path leads to, by an `f` that returns false where there
-    /// was no space. Space is waited for without a pin, so the path is walked anew behind that.
+    /// Changes extended attributes of what a path leads to, by an `f` that returns false where
+    /// there was no space. Space is waited for without a pin, so the path is walked anew behind
+    /// that.
     fn change_xattrs(&self, path: &[u8], f: impl Fn(&Inode) -> Result<bool>) -> Result<()> {
         let persist = &self.volume.0.persist;
         memory::slow_down_meta(persist);
