@@ -51,7 +51,7 @@ fn a_file_that_grows_is_found_without_holes() {
                     n += 1;
                     match n % 4 {
                         // Of all files, and of names alone.
-                        3 => drop(File::open(dir).map(|f| rustix::fs::syncfs(f))),
+                        3 => drop(File::open(dir).map(rustix::fs::syncfs)),
                         2 => drop(File::create(dir.join("other")).and_then(|f| f.sync_all())),
                         _ => drop(File::open(path(n % FILES)).and_then(|f| f.sync_data())),
                     }
