@@ -173,8 +173,9 @@ pub(crate) struct Io {
     /// partner is the Acquire in [`Io::queue_len`]: who sees a reference (through a lock) taken
     /// after the block was queued sees the count.
     queue_len: AtomicUsize,
-    /// Held by who writes the queue: several threads of a checkpoint fill it.
-    writing: Mutex<()>,
+    /// Held by who writes the queue: several threads of a checkpoint fill it. On a line of its own:
+    /// every fsync reads what lies beside it.
+    writing: CachePadded<Mutex<()>>,
     /// Set once, with `why`, by the first write or flush that fails: Release in [`Io::fail`], whose
     /// partners are the Acquires in [`Io::check`] and [`Io::is_broken`]: who sees the flag sees the
     /// reason. On a line of its own: every change reads it.
@@ -201,7 +202,7 @@ impl Io {
             suspected: AtomicUsize::new(0),
             queued: Mutex::default(),
             queue_len: AtomicUsize::new(0),
-            writing: Mutex::new(()),
+            writing: CachePadded::default(),
             broken: CachePadded::new(AtomicBool::new(false)),
             why: Mutex::new(None),
             maintained: CachePadded::default(),

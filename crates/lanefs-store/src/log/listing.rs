@@ -86,6 +86,7 @@ impl Taken {
     pub fn reach(&mut self, t: &SegmentTable, n: u32, urgent: bool) -> u32 {
         let mut have: u32 = self.blocks();
         while have < n
+            && t.slack.blocks() > 0
             && (urgent || t.free_count() >= t.reserved_segments())
             && let Some(more) = t.slack.take()
         {

@@ -54,8 +54,9 @@ pub(crate) struct Log {
     /// else has it: so all accesses are Relaxed.
     pub mount: AtomicU64,
     /// Generation of the slot that was made durable last. Written by checkpoints, behind the flush.
-    /// Relaxed: a batch that names an older one claims less.
-    pub slot_in_force: AtomicU64,
+    /// Relaxed: a batch that names an older one claims less. On a line of its own: every call reads
+    /// what lies beside it.
+    pub slot_in_force: CachePadded<AtomicU64>,
     /// The next chain sequence. Written by whoever opens a segment of a chain, and at open.
     /// Relaxed: uniqueness comes from the read-modify-write, and the order along a chain from its
     /// mutex.
@@ -106,7 +107,7 @@ impl Log {
             read_only,
             threads: options.threads,
             mount: AtomicU64::new(slot.mount),
-            slot_in_force: AtomicU64::new(slot.generation),
+            slot_in_force: CachePadded::new(AtomicU64::new(slot.generation)),
             next_seq: CachePadded::new(AtomicU64::new(slot.next_seq.max(1))),
             checkpoint_number: CachePadded::new(AtomicU64::new(1)),
             epoch: CachePadded::new(AtomicU64::new(slot.folded_epoch)),
@@ -152,7 +153,9 @@ impl Log {
     /// is given a block of a full segment behind this (`slack`, 4).
     pub fn let_go_of_slack(&self) {
         // First, or an mlog would take more.
-        self.segments.slack.clear();
+        if !self.segments.slack.clear() {
+            return;
+        }
         self.mlogs.iter().for_each(|m| m.let_go_of_slack(&self.segments));
         debug_assert_eq!(self.segments.slack.blocks(), 0, "the list was made anew meanwhile");
     }

@@ -95,8 +95,11 @@ pub(crate) struct Slack {
     blocks: CachePadded<AtomicU32>,
     /// Checkpoints for which nothing is kept. Written as `kept` is.
     given_way: AtomicU32,
-    /// The last checkpoint made a list. Written by checkpoints.
+    /// The last checkpoint found few segments free. Written by checkpoints.
     wanted: AtomicBool,
+    /// There is a list, or mlogs hold what they took of it. Written and read by the holder of the
+    /// maintenance lock.
+    is_listed: AtomicBool,
     /// What no mlog has taken, the segments with most blocks last.
     list: CachePadded<Mutex<Vec<Listed>>>,
 }
@@ -133,10 +136,14 @@ impl Slack {
         debug_assert!(new.len() <= MOST && new.iter().all(|l| l.left > 0), "a list of {}", new.len());
         new.reverse();
         let blocks: u64 = new.iter().map(|l| u64::from(l.left)).sum();
-        let mut list = self.list.lock();
-        debug_assert!(list.is_empty(), "a list takes the place of one that is in use (4)");
         let waits = self.given_way.load(Relaxed);
         self.given_way.store(waits.saturating_sub(1), Relaxed);
+        if new.is_empty() {
+            return;
+        }
+        self.is_listed.store(true, Relaxed);
+        let mut list = self.list.lock();
+        debug_assert!(list.is_empty(), "a list takes the place of one that is in use (4)");
         let keeps = blocks >= worth.max(1) && waits == 0;
         self.kept.store(if keeps { kept } else { 0 }, Relaxed);
         self.blocks.store(blocks as u32, Relaxed);
@@ -155,12 +162,20 @@ impl Slack {
         taken
     }
 
-    /// Empties the list. What the mlogs hold is let go of by [`crate::log::Log::let_go_of_slack`].
-    pub fn clear(&self) {
+    /// Empties the list. What the mlogs hold is let go of by [`crate::log::Log::let_go_of_slack`]:
+    /// returns whether they may hold anything. Where few checkpoints make a list nothing is written
+    /// that allocations read.
+    pub fn clear(&self) -> bool {
+        // The holder of the maintenance lock alone sets it and takes it back.
+        if !self.is_listed.load(Relaxed) {
+            return false;
+        }
+        self.is_listed.store(false, Relaxed);
         let mut list = self.list.lock();
         self.blocks.store(0, Relaxed);
         self.kept.store(0, Relaxed);
         list.clear();
+        true
     }
 
     /// Notes that somebody has found no space, slack or not (6).
