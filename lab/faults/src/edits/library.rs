@@ -96,8 +96,8 @@ let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);",
     Edit {
         fault: Fault::RenameWithoutContent,
         file: PERSIST_REPLACED,
-        from: "if inode.data().is_none() {",
-        to: "if inode.data().is_none() || $PLANTED {",
+        from: "let Some(data) = inode.data() else { return Ok(()) };",
+        to: "let Some(data) = inode.data().filter(|_| !$PLANTED) else { return Ok(()) };",
     },
     Edit {
         fault: Fault::SyncForgetsWritten,

@@ -34,6 +34,9 @@ use std::time::{Duration, Instant};
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// The time after which it is one for who waits for the file's being durable.
 pub(super) const SYNC_PATIENCE: Duration = Duration::from_millis(10);
+/// What waits in one file counts as so many bytes at most, which is more than any volume may have
+/// wait: the sum of all files does not overflow.
+const COUNTED: u64 = 1 << 40;
 /// More gaps of one file than requests can be under way are holes.
 const MOST: usize = 1024;
 
@@ -78,7 +81,7 @@ impl List {
 
     /// Makes `waits`, and with it the sum, what it is now.
     fn count(&mut self) {
-        let waits = self.gaps.first().map_or(0, |first| self.end - first.bytes.start);
+        let waits = self.gaps.first().map_or(0, |first| self.end - first.bytes.start).min(COUNTED);
         // Relaxed: it only bounds memory. Added first, so that it is never too low.
         self.sum.fetch_add(waits, Ordering::Relaxed);
         let sum = self.sum.fetch_sub(self.waits, Ordering::Relaxed);
@@ -243,6 +246,16 @@ mod tests {
         assert!(!a.fill(100..160, 300) && sum.load(Ordering::Relaxed) == 260);
         assert!(b.fill(100..150, 300), "the one that is too much gives up");
         assert_eq!((b.first(), sum.load(Ordering::Relaxed)), (None, 160));
+        // Behind the largest hole, in several files.
+        let far: Vec<Gaps> = std::iter::repeat_with(Gaps::new).take(3).collect();
+        for gaps in &far {
+            gaps.open(0..lanefs_format::MAX_FILE_SIZE - 1, &sum);
+        }
+        for gaps in &far {
+            let end = lanefs_format::MAX_FILE_SIZE;
+            assert!(gaps.fill(end - 1..end, MOST_BYTES) && gaps.first().is_none());
+        }
+        assert_eq!(sum.load(Ordering::Relaxed), 160);
         drop(a);
         assert_eq!(sum.load(Ordering::Relaxed), 0);
         for n in 0..=MOST as u64 {
