@@ -340,12 +340,17 @@ def test_a_wait_ends_by_ctrl_c(volume: lanefs.Volume) -> None:
     first, second = (volume.open_raw("f", os.O_RDWR | os.O_CREAT) for _ in range(2))
     first.flock(fcntl.LOCK_EX)
     first.lockf(fcntl.LOCK_EX)
-    for wait in (lambda: second.flock(fcntl.LOCK_EX), lambda: second.lockf(fcntl.LOCK_EX)):
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            wait()
-        timer.join()
+    # Shells start what they leave in the background with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for wait in (lambda: second.flock(fcntl.LOCK_EX), lambda: second.lockf(fcntl.LOCK_EX)):
+            timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                wait()
+            timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     first.close()
     second.flock(fcntl.LOCK_EX | fcntl.LOCK_NB)
 
