@@ -49,9 +49,6 @@ pub enum Fault {
     NoEpochFilter,
     /// Segments are free at once when their last block dies (O13).
     EarlyReuse,
-    /// Slack is what is dead when an mlog takes a segment off the list, not what was when the
-    /// checkpoint became durable: the tree of its slot refers to some of it (O13).
-    SlackEarly,
     /// Recovery writes its checkpoint into segments of the log that it has just read.
     LogReused,
     /// A checkpoint of the store's own forgets what is durable only in the log.
@@ -116,7 +113,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 42] = [
+    pub const ALL: [Fault; 41] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -129,7 +126,6 @@ impl Fault {
         Fault::EpochWithGap,
         Fault::NoEpochFilter,
         Fault::EarlyReuse,
-        Fault::SlackEarly,
         Fault::LogReused,
         Fault::CarriesNothing,
         Fault::OldVersionWins,

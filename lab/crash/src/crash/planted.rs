@@ -139,7 +139,7 @@ fn look_for(fault: Library) -> Look {
         l.system.mount.order = lanefs::Order::Relaxed;
     }
     match fault {
-        C::EarlyReuse | C::SlackEarly => (l.scripts, l.config.blocks) = (OVERWRITE, 384),
+        C::EarlyReuse => (l.scripts, l.config.blocks) = (OVERWRITE, 384),
         C::CarriesNothing => (l.scripts, l.config.blocks) = (CARRY, 384),
         C::EpochWithGap => {
             // Every group a part of its own, so that each of the two mlogs gets a share of each

@@ -15,8 +15,6 @@ const ENGINE_FOLD_APPLY: &str = "crates/lanefs-store/src/engine/fold/apply.rs";
 const ENGINE_CHECKPOINT_SLOTS: &str = "crates/lanefs-store/src/engine/checkpoint/slots.rs";
 const ENGINE_CHECKPOINT: &str = "crates/lanefs-store/src/engine/checkpoint/mod.rs";
 const RECOVERY: &str = "crates/lanefs-store/src/recovery/mod.rs";
-const INODE_CACHE: &str = "crates/lanefs-store/src/inodes/cache.rs";
-const LOG_LISTING: &str = "crates/lanefs-store/src/log/listing.rs";
 const ENGINE_COMMITS: &str = "crates/lanefs-store/src/engine/commits.rs";
 const INODE_TABLE: &str = "crates/lanefs-store/src/tree/inode_table.rs";
 const RECOVERY_SCAN: &str = "crates/lanefs-store/src/recovery/scan.rs";
@@ -81,26 +79,6 @@ if before == n && $PLANTED && self.info(seg).state == State::Full {
     self.release(seg);
 }
 if bucket_of(before, size) != bucket_of(before - n, size) {",
-    },
-    Edit {
-        fault: Fault::SlackEarly,
-        file: INODE_CACHE,
-        from: "if self.dead.len() >= DEAD_MAX {",
-        to: "if self.dead.len() >= DEAD_MAX || $PLANTED {",
-    },
-    Edit {
-        fault: Fault::SlackEarly,
-        file: LOG_LISTING,
-        from: "have += more.left();",
-        to: "\
-let more = if $PLANTED { Listed::new(more.seg, t.unmarked(more.seg)) } else { more };
-have += more.left();",
-    },
-    Edit {
-        fault: Fault::SlackEarly,
-        file: LOG_LISTING,
-        from: "let tree = self.word(Which::Tree, seg, w).load(Relaxed);",
-        to: "let tree = if $PLANTED { 0 } else { self.word(Which::Tree, seg, w).load(Relaxed) };",
     },
     Edit {
         fault: Fault::FsyncWithoutFlush,
