@@ -293,8 +293,13 @@ fn library(fault: Library) -> Result<Option<String>, String> {
             for (i, t) in l.scripts.iter().enumerate() {
                 examples.push(Scenario { name: format!("script {i}"), steps: script(t)?, setup: 0 });
             }
-            if let Some(found) = any(&l.system, &examples, &l.config, end) {
-                return Ok(Some(found));
+            // Again for a while: graces of the whole process wait for what the other hunts are in
+            // the middle of, and with them what a script needs to happen.
+            let again = Instant::now() + LIMIT / 4;
+            while !examples.is_empty() && Instant::now() < again {
+                if let Some(found) = any(&l.system, &examples, &l.config, end) {
+                    return Ok(Some(found));
+                }
             }
             examples = known()?;
             examples.extend((0..40).map(|s| workloads::random(s, 50)));
