@@ -18,6 +18,7 @@ use crate::ops::content::Writer;
 use crate::ops::flags;
 use crate::ops::link;
 use crate::ops::open::Claim;
+use crate::ops::remove;
 use crate::persist::Persist;
 use crate::persist::fsync;
 use crate::stat::Stat;
@@ -734,6 +735,13 @@ impl Drop for File {
             persist.locks.unlock(self.inode().ino, self.owner());
             persist.locks.unlock_range(self.inode().ino, self.owner(), &(0..u64::MAX));
         }
+        // Before the slot goes, which keeps the inode.
+        let ends_much = persist.keeps_much.load(Ordering::Relaxed)
+            && self.inode().links() == 0
+            && remove::has_much(self.inode());
         persist.journal.lanes.shared(usize::from(self.lane)).slots.give_back(self.slot as usize);
+        if ends_much {
+            persist.background.end_soon();
+        }
     }
 }

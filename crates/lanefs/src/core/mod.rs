@@ -110,6 +110,14 @@ impl Core {
         }
     }
 
+    /// Wakes the thread that ends inodes, for one that has much content.
+    #[cold]
+    pub fn end_soon(&self) {
+        if let Some(persistence) = self.persistence() {
+            persistence.end_soon();
+        }
+    }
+
     /// Checks that the volume takes calls: EIO once it is closed or shut down.
     #[inline]
     pub fn check_alive(&self) -> Result<()> {

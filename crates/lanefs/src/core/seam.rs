@@ -46,6 +46,9 @@ pub(crate) trait Persistence: Send + Sync {
     /// Wakes the background thread.
     fn wake(&self);
 
+    /// Wakes the thread that ends inodes: one that has much content has lost its last name.
+    fn end_soon(&self);
+
     /// Wakes the background thread and waits for a round of it, a moment at most. Returns false if
     /// there is none.
     fn wait_for_round(&self) -> bool;

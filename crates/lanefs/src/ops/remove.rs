@@ -15,6 +15,10 @@ use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::SeqCst;
 
+/// Bytes of a file that are worth a wake of the thread that ends it (some 5 us): what it takes to
+/// clear as many frames that were never used is fifty times as much.
+const MUCH: u64 = 1 << 20;
+
 /// A name about to be changed, as it was found without locks.
 pub(crate) struct Seen<'g> {
     pub pinode: &'g Inode,
@@ -119,6 +123,7 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
         let group = op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
         drop(leaf);
         let orphan = lose_link_by(&mut op, victim, v.epoch, group, now);
+        let ends_much = orphan.is_some() && has_much(victim);
         let is_due = orphan.is_some_and(|o| leave(&mut op, victim, o, name));
         s.pinode.note_change(s.pdir, cookie, now, 0);
         op.dirty_dir(s.pinode, s.pdir, s.hash);
@@ -126,8 +131,16 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
         if is_due {
             short_lived::end_some(core, guard);
         }
+        if ends_much {
+            core.end_soon();
+        }
         return Ok(());
     }
+}
+
+/// Returns whether an inode has so much content that its end is worth a wake of another thread.
+pub(crate) fn has_much(inode: &Inode) -> bool {
+    inode.data().is_some_and(|d| d.size() >= MUCH)
 }
 
 /// Leaves a file to whoever ends it: the lane itself, if it made the file in this epoch, or the

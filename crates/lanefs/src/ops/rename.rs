@@ -153,7 +153,13 @@ pub(crate) fn rename(
             space::unreserve(core, promised);
         }
         match tried? {
-            Tried::Done => return Ok(()),
+            Tried::Done => {
+                let victim = attempt.t.target.filter(|_| !exchange);
+                if victim.is_some_and(|(v, _)| v.nlink.load(Relaxed) == 0 && remove::has_much(v)) {
+                    core.end_soon();
+                }
+                return Ok(());
+            }
             Tried::Moved => {
                 drop(_move);
                 relax(&mut turn);

@@ -59,6 +59,10 @@ pub(crate) struct Background {
     /// Much is logged between two rounds. Written by the committer, and by calls of `Volume::tick`;
     /// read by both threads. Relaxed: a hint how long to sleep.
     busy: AtomicBool,
+    /// An inode with much content waits for its end. Set by who takes its last name or closes it,
+    /// taken by the committer. Relaxed: it comes with a wake, whose lock orders it, and a round
+    /// that misses it is late, not wrong.
+    much_ended: AtomicBool,
     /// Commits that had something to write. Written by who commits because it is due. Relaxed: the
     /// folder compares it with what it was.
     changes: AtomicU64,
@@ -74,6 +78,13 @@ impl Background {
     pub fn wake(&self) {
         self.committer.wake();
         self.folder.wake();
+    }
+
+    /// Wakes the thread that ends inodes, for one with much content: its memory is wanted sooner
+    /// than at the next look.
+    pub fn end_soon(&self) {
+        self.much_ended.store(true, Ordering::Relaxed);
+        self.committer.wake();
     }
 
     /// Wakes the threads and waits for a round of the one that frees memory and space, a moment at
@@ -144,7 +155,10 @@ fn commit_round(persist: &Persist, all: bool) -> Result<()> {
     if persist.options.read_only {
         return Ok(());
     }
-    reaper::reap(persist, all)?;
+    match all || !persist.background.much_ended.swap(false, Ordering::Relaxed) {
+        true => reaper::reap(persist, all)?,
+        false => reaper::reap_soon(persist)?,
+    };
     // A volume that was opened just now is as if it had committed then.
     let last = *persist.journal.backlog.lock().last.get_or_insert_with(Instant::now);
     commit_if_due(persist, last, all)
@@ -301,11 +315,47 @@ fn write_back_old(persist: &Persist, age: Duration) {
 #[cfg(test)]
 mod tests {
     use super::CHECKPOINT_AFTER;
-    use crate::{MountOptions, Volume};
+    use crate::{MountOptions, OpenOptions, Volume};
     use lanefs_store::device::{Device, MemoryDevice};
     use lanefs_store::{FormatOptions, Store};
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
+
+    /// A program that makes and removes large files wrote each new one into memory that was never
+    /// used, while that of the others waited for two rounds of the background.
+    #[test]
+    fn the_memory_of_a_large_file_is_free_with_the_round_that_its_end_asks_for() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let (fs, persist) = (v.fs(), &v.0.persist);
+        let is_asked = || persist.background.much_ended.load(Ordering::Relaxed);
+        let attached = || persist.memfs.frames.attached_frames();
+        let ends = |what: &str| {
+            assert!(is_asked() && attached() >= 1024, "{what}: {} frames", attached());
+            super::commit_round(persist, false).unwrap();
+            assert!(!is_asked() && attached() < 16, "{what}: {} frames", attached());
+        };
+        let much = vec![7; 4 << 20];
+        fs.write("/a", &much).unwrap();
+        fs.unlink("/a").unwrap();
+        ends("a name is removed");
+        fs.write("/a", &much).unwrap();
+        fs.write("/b", b"1").unwrap();
+        fs.rename("/b", "/a").unwrap();
+        ends("another file has the name");
+        fs.write("/c", &much).unwrap();
+        let file = fs.open("/c", OpenOptions::new().read(true)).unwrap();
+        fs.unlink("/c").unwrap();
+        super::commit_round(persist, false).unwrap();
+        assert!(attached() >= 1024, "it is open");
+        drop(file);
+        ends("the last handle is closed");
+        fs.unlink("/a").unwrap();
+        assert!(!is_asked(), "a small file is not worth a wake");
+    }
 
     /// A fold may take seconds. What was logged meanwhile was committed behind it.
     #[test]

@@ -72,6 +72,7 @@ use reclaim::Reclaim;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use unsynced::FlushQueue;
 
@@ -106,6 +107,10 @@ pub(crate) struct Persist {
     pub background: Arc<Background>,
     /// The files that grow, and the thread that writes them.
     pub ahead: Arc<Ahead>,
+    /// A file with much content has no name and is open, or was at the reaper's last round. Written
+    /// by the reaper, when that changes, read by each close; alone in its line. Relaxed: a hint
+    /// whether to look.
+    pub keeps_much: CachePadded<AtomicBool>,
     /// Whether a front end still knows an inode without a name; asked by the reaper only.
     pub keeper: CachePadded<Mutex<Option<Keeper>>>,
 }
@@ -129,6 +134,7 @@ impl Persist {
             round_pages: (segment_blocks as usize * 2).min(piece::MAX_PAGES),
             background: Arc::default(),
             ahead: Arc::default(),
+            keeps_much: Default::default(),
             keeper: Default::default(),
         }
     }

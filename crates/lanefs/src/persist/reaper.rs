@@ -30,7 +30,7 @@ use crate::memfs::Inode;
 use crate::memfs::inode::{ENDED, FREED};
 use crate::oplog::buffer::SoleGroup;
 use crate::oplog::lane::Orphan;
-use crate::ops::Op;
+use crate::ops::{Op, remove};
 use crate::persist::Persist;
 use lanefs_format::Ino;
 use lanefs_format::record::Effect;
@@ -114,10 +114,30 @@ impl Reaper {
     }
 }
 
+/// What a round takes of the empty files that lanes made and removed and will end themselves.
+#[derive(Clone, Copy)]
+enum OfLanes {
+    /// None.
+    Nothing,
+    /// Those of lanes that have rested since the last round.
+    Rested,
+    /// All.
+    All,
+}
+
 /// Does one round, and returns how many inodes ended. `wait`: lets the grace pass inside this call,
 /// and goes on as long as more comes (closing, tests, a volume that is full).
 pub(crate) fn reap(persist: &Persist, wait: bool) -> Result<usize> {
-    if wait { reap_rounds(persist, 20_000, usize::MAX) } else { reap_rounds(persist, 0, 1) }
+    match wait {
+        true => reap_rounds(persist, 20_000, usize::MAX, OfLanes::All),
+        false => reap_rounds(persist, 0, 1, OfLanes::Rested),
+    }
+}
+
+/// Ends what has lost its last name by now, but for its grace: waits for that some milliseconds at
+/// most. A large file has frames that others could use, which are in the processor's cache yet.
+pub(crate) fn reap_soon(persist: &Persist) -> Result<usize> {
+    reap_rounds(persist, 150, 2, OfLanes::Nothing)
 }
 
 /// Returns whether what is logged and not committed may take a quarter of what is free: then the
@@ -133,12 +153,12 @@ pub(crate) fn fills_the_log(persist: &Persist) -> bool {
 /// Ends the inodes that a checkpoint should not write: of files that ended by now, but for their
 /// grace. Waits for that some milliseconds at most.
 pub(crate) fn reap_for_checkpoint(persist: &Persist) -> Result<usize> {
-    reap_rounds(persist, 150, 2)
+    reap_rounds(persist, 150, 2, OfLanes::All)
 }
 
 /// Does up to `rounds` rounds, each of which looks `patience` times whether the grace has passed: a
 /// hundred times at once, then every 50 us.
-fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<usize> {
+fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize, of_lanes: OfLanes) -> Result<usize> {
     let mut r = persist.reaper.lock();
     drop_buried(persist, &mut r);
     give_back_of(persist, &mut r);
@@ -171,7 +191,11 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
         let open_only = list.len();
         for lane in 0..persist.journal.lanes.len() {
             let mut log = persist.journal.lanes.lock(lane);
-            let left = log.short_lived.give_up(patience == 0);
+            let left = match of_lanes {
+                OfLanes::Nothing => Vec::new(),
+                OfLanes::Rested => log.short_lived.give_up(true),
+                OfLanes::All => log.short_lived.give_up(false),
+            };
             list.extend(left.into_iter().map(|f| Orphan { ino: f.ino, removal: f.removal }));
             list.append(&mut log.orphans);
         }
@@ -308,6 +332,11 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usi
     // A file that got and lost names while it was open is on the list more than once.
     r.open.sort_unstable();
     r.open.dedup();
+    let has_much = |ino: &Ino| persist.memfs.inodes.get(*ino, &guard).is_some_and(remove::has_much);
+    let keeps_much = r.open.iter().any(has_much);
+    if persist.keeps_much.load(Ordering::Relaxed) != keeps_much {
+        persist.keeps_much.store(keeps_much, Ordering::Relaxed);
+    }
     r.check_invariants();
     Ok(n)
 }

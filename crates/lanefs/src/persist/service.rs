@@ -49,6 +49,10 @@ impl Persistence for Persist {
         self.background.wake();
     }
 
+    fn end_soon(&self) {
+        self.background.end_soon();
+    }
+
     fn wait_for_round(&self) -> bool {
         self.background.is_running() && {
             self.background.wake_and_wait();
