@@ -10,9 +10,9 @@ use crate::core::memory;
 use crate::core::space;
 use crate::error::{Error, Result};
 use crate::file::opening;
+use crate::ops::create;
 use crate::ops::create::Spec;
 use crate::ops::link;
-use crate::ops::readdir;
 use crate::ops::remove;
 use crate::ops::resolve;
 use crate::ops::resolve::{Last, Resolved, Way};
@@ -304,9 +304,29 @@ impl Fs {
     /// # Errors
     /// Those of [new names](crate::error#new-names).
     pub fn mkdir(&self, path: impl AsPath, mode: u32) -> Result<()> {
-        let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
         // As mkdir(2): permission bits and sticky; setgid comes from the parent alone.
-        self.volume.node_mkdir(&self.cred, r.parent, &r.name, mode & 0o1777 & !self.umask).map(drop)
+        let mode = mode & 0o1777 & !self.umask;
+        self.make(path.as_path(), Ok(Spec { kind: FileKind::Dir, mode, rdev: 0, target: b"", xattrs: b"" }))
+    }
+
+    /// Makes what is no regular file to be opened. Under one pin from the walk to the end of the
+    /// call: a directory that is removed meanwhile keeps its number so long, which another one
+    /// could get otherwise.
+    fn make(&self, path: &[u8], spec: Result<Spec<'_>>) -> Result<()> {
+        let persist = &self.volume.0.persist;
+        memory::slow_down_meta(persist);
+        space::with_space(persist, || {
+            let guard = pin();
+            let r = self.named_place(path, libc::EEXIST, &guard)?;
+            debug_assert!(!r.parent.is_none(), "a place without a directory");
+            let is_dir = spec.as_ref().is_ok_and(|s| s.kind == FileKind::Dir);
+            if !is_dir && r.must_be_dir && r.target.is_none() {
+                return Err(r.missing());
+            }
+            // Errors of the path come before those of what is to be made.
+            let spec = spec.as_ref().map_err(|e| Error::Posix(e.errno()))?;
+            create::make_new(persist, &self.cred, (r.parent, &r.name), spec, &guard).map(drop).map_err(gone)
+        })
     }
 
     /// Makes all missing directories of a path, from the top down. Each is an operation of its own:
@@ -343,11 +363,7 @@ impl Fs {
     ///   superuser.
     /// - EINVAL: a symbolic link, or no type there is.
     pub fn mknod(&self, path: impl AsPath, mode: u32, rdev: u64) -> Result<()> {
-        let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
-        if r.must_be_dir && r.target.is_none() {
-            return Err(r.missing());
-        }
-        self.volume.node_mknod(&self.cred, r.parent, &r.name, mode & !self.umask, rdev).map(drop)
+        self.make(path.as_path(), Spec::of_node(&self.cred, mode & !self.umask, rdev))
     }
 
     /// Removes a directory as rmdir(2). Durable as [names](crate#names) are: after a crash the
@@ -359,8 +375,11 @@ impl Fs {
     /// - ENOTEMPTY: it has names, or the path ends in `..`.
     /// - EINVAL: the path ends in `.`. EBUSY: the root.
     pub fn rmdir(&self, path: impl AsPath) -> Result<()> {
-        let r = self.named_place(path.as_path(), libc::EBUSY, &pin())?;
-        self.volume.node_rmdir(&self.cred, r.parent, &r.name)
+        let persist = &self.volume.0.persist;
+        memory::slow_down_meta(persist);
+        let guard = pin();
+        let r = self.named_place(path.as_path(), libc::EBUSY, &guard)?;
+        remove::rmdir(persist, &self.cred, r.parent, &r.name, &guard).map_err(gone)
     }
 
     /// Removes a name as unlink(2): does not follow a symbolic link. A file without names lives
@@ -370,7 +389,10 @@ impl Fs {
     /// # Errors
     /// Those of [removed names](crate::error#removed-names), and EISDIR: a directory.
     pub fn unlink(&self, path: impl AsPath) -> Result<()> {
-        let r = self.named_place(path.as_path(), libc::EISDIR, &pin())?;
+        let persist = &self.volume.0.persist;
+        memory::slow_down_meta(persist);
+        let guard = pin();
+        let r = self.named_place(path.as_path(), libc::EISDIR, &guard)?;
         if r.must_be_dir {
             return match r.target {
                 None => Err(r.missing()),
@@ -378,7 +400,7 @@ impl Fs {
                 Some(_) => posix(libc::ENOTDIR),
             };
         }
-        self.volume.node_unlink(&self.cred, r.parent, &r.name)
+        remove::unlink(persist, &self.cred, r.parent, &r.name, &guard).map_err(gone)
     }
 
     /// Adds a name as link(2): does not follow a symbolic link at `old`. Durable as
@@ -452,11 +474,16 @@ impl Fs {
         if !file.is_of(&self.volume.0.persist) {
             return Err(Error::Posix(libc::EXDEV));
         }
-        let r = self.named_place(new.as_path(), libc::EEXIST, &pin())?;
-        if r.must_be_dir && r.target.is_none() {
-            return Err(r.missing());
-        }
-        file.link_to(&self.cred, r.parent, &r.name)
+        let persist = &self.volume.0.persist;
+        memory::slow_down_meta(persist);
+        space::with_space(persist, || {
+            let guard = pin();
+            let r = self.named_place(new.as_path(), libc::EEXIST, &guard)?;
+            if r.must_be_dir && r.target.is_none() {
+                return Err(r.missing());
+            }
+            link::link(persist, &self.cred, file.inode(), r.parent, &r.name, &guard).map_err(gone)
+        })
     }
 
     /// Makes a symbolic link as symlink(2): `target` is 1 to 4095 bytes, and need not exist.
@@ -473,11 +500,9 @@ impl Fs {
             t if t.len() > lanefs_format::SYMLINK_MAX => return posix(libc::ENAMETOOLONG),
             _ => {}
         }
-        let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
-        if r.must_be_dir && r.target.is_none() {
-            return Err(r.missing());
-        }
-        self.volume.node_symlink(&self.cred, r.parent, &r.name, target.as_path()).map(drop)
+        let spec =
+            Spec { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: target.as_path(), xattrs: b"" };
+        self.make(path.as_path(), Ok(spec))
     }
 
     /// Returns the whole target, as readlink(2). EINVAL: not a symbolic link. ESTALE: removed
@@ -609,15 +634,9 @@ impl Fs {
         cookie: u64,
         f: &mut dyn FnMut(NodeEntry<'_>) -> bool,
     ) -> Result<()> {
-        let ino = {
-            let guard = pin();
-            let ino = self.find(path.as_path(), true, &guard)?;
-            let persist = &self.volume.0.persist;
-            readdir::require_dir(persist, ino, &guard)?;
-            perm::check(resolve::find(persist, ino, &guard)?, &self.cred, perm::R)?;
-            ino
-        };
-        self.volume.node_readdir(ino, cookie, f)
+        // Held open: `f` may take as long as it likes, and the number is nobody else's meanwhile.
+        let dir = self.open(path, OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY))?;
+        self.volume.node_readdir(dir.ino(), cookie, f)
     }
 
     /// Returns sizes and counts, as statfs(2), in blocks of 4096 bytes. Errors: those of [every

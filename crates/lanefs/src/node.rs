@@ -23,7 +23,7 @@ use crate::memfs::Inode;
 use crate::memfs::inode::LINKABLE;
 use crate::ops::attr;
 use crate::ops::create;
-use crate::ops::create::{Made, Spec};
+use crate::ops::create::Spec;
 use crate::ops::flags;
 use crate::ops::link;
 use crate::ops::readdir;
@@ -193,23 +193,9 @@ impl Volume {
         rdev: u64,
     ) -> Result<Stat> {
         let NewInodeAttrs { mode, xattrs } = birth.into();
-        let kind = match mode & libc::S_IFMT {
-            0 => FileKind::File,
-            _ => FileKind::from_mode(mode).ok_or(Error::Posix(libc::EINVAL))?,
-        };
-        match kind {
-            FileKind::Dir => return posix(libc::EPERM),
-            FileKind::Symlink => return posix(libc::EINVAL),
-            // A whiteout is nobody's device: as Linux, anybody may make one.
-            FileKind::Char if rdev == 0 => {}
-            FileKind::Char | FileKind::BlockDev if !cred.is_root() && !cred.prechecked => {
-                return posix(libc::EPERM);
-            }
-            _ => {}
-        }
-        let rdev = if matches!(kind, FileKind::Char | FileKind::BlockDev) { rdev } else { 0 };
-        let xattrs = xattr::first(cred, kind, xattrs)?;
-        self.make(cred, parent, name, &Spec { kind, mode, rdev, target: b"", xattrs: &xattrs })
+        let spec = Spec::of_node(cred, mode, rdev)?;
+        let xattrs = xattr::first(cred, spec.kind, xattrs)?;
+        self.make(cred, parent, name, &Spec { xattrs: &xattrs, ..spec })
     }
 
     /// Makes a directory. Durable as [names](crate#names) are. Errors: those of [new
@@ -253,12 +239,8 @@ impl Volume {
     fn make(&self, cred: &Cred, parent: Ino, name: &[u8], spec: &Spec<'_>) -> Result<Stat> {
         memory::slow_down_meta(&self.0.persist);
         let persist = &self.0.persist;
-        space::with_space(persist, || match create::make(persist, cred, parent, name, spec, &pin())? {
-            Made::New(c) => {
-                debug_assert!(c.kind == spec.kind && c.rdev == spec.rdev, "inode {} was made", c.ino);
-                Ok(c.stat())
-            }
-            Made::Exists(..) => posix(libc::EEXIST),
+        space::with_space(persist, || {
+            create::make_new(persist, cred, (parent, name), spec, &pin()).map(Inode::stat)
         })
     }
 

@@ -5,7 +5,7 @@ use super::{Op, posix};
 use crate::core::Core;
 use crate::core::space;
 use crate::core::space::{NewInode, blocks_of_xattrs};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memfs::dir::{ALIVE, DEAD, Dir, Entry, Found, hash_name, relax};
 use crate::memfs::inode::HAS_XATTRS;
 use crate::memfs::xattr::Xattrs;
@@ -37,6 +37,29 @@ pub(crate) struct Spec<'a> {
     pub target: &'a [u8],
     /// Its first extended attributes, encoded.
     pub xattrs: &'a [u8],
+}
+
+impl Spec<'static> {
+    /// Returns what mknod(2) makes with these arguments. Errors as [`crate::Volume::node_mknod`]'s.
+    pub(crate) fn of_node(cred: &Cred, mode: u32, rdev: u64) -> Result<Spec<'static>> {
+        let kind = match mode & libc::S_IFMT {
+            0 => FileKind::File,
+            _ => FileKind::from_mode(mode).ok_or(Error::Posix(libc::EINVAL))?,
+        };
+        match kind {
+            FileKind::Dir => return posix(libc::EPERM),
+            FileKind::Symlink => return posix(libc::EINVAL),
+            // A whiteout is nobody's device: as Linux, anybody may make one.
+            FileKind::Char if rdev == 0 => {}
+            FileKind::Char | FileKind::BlockDev if !cred.is_root() && !cred.prechecked => {
+                return posix(libc::EPERM);
+            }
+            _ => {}
+        }
+        debug_assert!(!matches!(kind, FileKind::Dir | FileKind::Symlink), "{kind:?} was refused");
+        let rdev = if matches!(kind, FileKind::Char | FileKind::BlockDev) { rdev } else { 0 };
+        Ok(Spec { kind, mode, rdev, target: b"", xattrs: b"" })
+    }
 }
 
 impl Spec<'_> {
@@ -85,6 +108,23 @@ pub(crate) fn born<'a>(ino: Ino, parent: Ino, a: &Attrs, target: &'a [u8], logge
         time: a.btime,
         target,
         logged,
+    }
+}
+
+/// Makes a named inode that is not opened, unless the volume is full.
+pub(crate) fn make_new<'g>(
+    core: &Core,
+    cred: &Cred,
+    at: (Ino, &[u8]),
+    spec: &Spec<'_>,
+    guard: &'g Guard,
+) -> Result<&'g Inode> {
+    match make(core, cred, at.0, at.1, spec, guard)? {
+        Made::New(c) => {
+            debug_assert!(c.kind == spec.kind && c.rdev == spec.rdev, "inode {} was made", c.ino);
+            Ok(c)
+        }
+        Made::Exists(..) => posix(libc::EEXIST),
     }
 }
 

@@ -1,6 +1,5 @@
 //! Listing directories.
 
-use super::posix;
 use crate::core::Core;
 use crate::core::memory;
 use crate::error::Result;
@@ -76,9 +75,4 @@ pub(crate) fn read_dir(
         // While names exceed their share of the memory, who lists more of them waits.
         guard.repin_after(|| memory::slow_down_meta(core));
     }
-}
-
-/// Checks that an inode is a directory, for callers that have only its number: else ENOTDIR.
-pub(crate) fn require_dir(core: &Core, ino: Ino, guard: &Guard) -> Result<()> {
-    if resolve::find(core, ino, guard)?.dir().is_some() { Ok(()) } else { posix(libc::ENOTDIR) }
 }
