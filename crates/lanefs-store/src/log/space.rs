@@ -55,13 +55,19 @@ pub(crate) fn parts_of_inode(packed: bool, is_dir: bool, bytes: usize) -> u64 {
     }
 }
 
-/// Returns the number of segments of `usable` that users cannot fill: 7 %, at least the heads of
-/// every mlog and twelve for the cleaner and summaries, but on tiny volumes never more than two
-/// fifths.
+/// Segments of which a twentieth is kept back, and a fiftieth of what there is beyond: with the
+/// usual segments of 2 MiB 8 GiB. What heads, batches and checkpoints need does not grow with the
+/// volume, and slack serves writers where the cleaner would have to move much.
+const KEPT_OF: u32 = 4096;
+
+/// Returns the number of segments of `usable` that users cannot fill: 5 % of small volumes, less of
+/// large ones, at least the heads of every mlog and twelve for the cleaner and summaries, but on
+/// tiny volumes never more than two fifths.
 pub(crate) fn segments_held_back(usable: u32, mlogs: usize) -> u32 {
     debug_assert!((1..=MAX_MLOGS as usize).contains(&mlogs), "{mlogs} mlogs");
     let least = 6 * mlogs as u32 + 12;
-    let held_back = (usable / 14).max(least.min(usable * 2 / 5));
+    let share = usable.min(KEPT_OF) / 20 + usable.saturating_sub(KEPT_OF) / 50;
+    let held_back = share.max(least.min(usable * 2 / 5));
     debug_assert!(held_back <= usable, "{held_back} of {usable} segments");
     held_back
 }
@@ -316,7 +322,8 @@ mod tests {
     fn tiny_volumes_keep_most_for_users() {
         assert_eq!(segments_held_back(20, 1), 8);
         assert_eq!(segments_held_back(100, 1), 18);
-        assert_eq!(segments_held_back(14_000, 4), 1000);
+        assert_eq!(segments_held_back(510, 2), 25);
+        assert_eq!(segments_held_back(14_000, 4), 204 + 198);
         assert_eq!(fitting_mlogs(8, 50), 1);
         assert_eq!(fitting_mlogs(8, 4000), 8);
     }
