@@ -284,7 +284,7 @@ impl Engine {
             let attrs = if u.size_only { *inner.state.attrs() } else { u.attrs };
             inner.state.apply_attrs(&Attrs { size: plan.size, ..attrs }, version);
             if plan.tail.is_some() && inner.state.tail().is_some() {
-                own += inner.charge_own(copies);
+                own += inner.charge_own(copies, self.inodes.packed);
             }
             if tail_was != inner.state.tail_extent() {
                 inner.tail = Logged::No; // Also if it is only shorter: it may grow again, by zeros.

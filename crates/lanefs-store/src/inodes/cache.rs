@@ -77,8 +77,8 @@ pub(crate) struct InodeEntry {
     counted_weight: usize,
     /// Preallocated pages without a block for which space is charged.
     charged: u64,
-    /// Blocks that are charged because it lies in a pack and may not fit there any more: until it
-    /// is written.
+    /// Blocks that are charged because it lies in a pack, or was never written, and may not fit
+    /// into a pack (any more): until it is written.
     pub own_charged: u64,
 }
 
@@ -139,9 +139,11 @@ impl InodeEntry {
     }
 
     /// Returns how many blocks have to be charged, now that it got a tail: it may need a block of
-    /// its own, of `copies` copies, and lies in a pack. What the tail was promised pays for it.
-    pub fn charge_own(&mut self, copies: u64) -> u64 {
-        if !self.state.is_packed() || self.own_charged > 0 {
+    /// its own, of `copies` copies, and lies in a pack, or was never written and has been promised
+    /// a part of a block in a volume with packs. What the tail was promised pays for it.
+    pub fn charge_own(&mut self, copies: u64, packs: bool) -> u64 {
+        let has_part = self.state.is_packed() || packs && self.state.block().is_none();
+        if !has_part || self.own_charged > 0 {
             return 0;
         }
         debug_assert!(self.state.tail().is_some() && self.state.is_dirty(), "who pays for it?");

@@ -408,3 +408,82 @@ fn an_fsync_beside_appends_on_a_full_volume_finds_what_they_promised() {
     drop((log, rest));
     close_and_check(fs, dev);
 }
+
+/// Fills a volume with files of some sizes in some directories, until there is no space for another
+/// page. Returns the bytes that are in them.
+fn fill_with_content(fs: &Fs) -> u64 {
+    let mut random = lanefs_sync::random::Rng::new(1);
+    let content = vec![7; 1 << 20];
+    let mut bytes = 0;
+    for n in 0_u64.. {
+        let dir = format!("/d{}", n % 16);
+        if n < 16 {
+            fs.mkdir(&dir, 0o755).unwrap();
+        }
+        let size = 1 + random.below(if n % 8 == 0 { 1 << 20 } else { 20_000 }) as usize;
+        let path = format!("{dir}/f{n}");
+        let written = match fs.create(&path) {
+            Err(e) if e.errno() == libc::ENOSPC => break,
+            file => file.unwrap(),
+        };
+        // A write that finds no space for all of it is short, or refused: then by pages.
+        let mut at = 0;
+        while at < size {
+            match written.write_at(&content[..(size - at).min(64 << 10)], at as u64) {
+                Ok(n) => at += n,
+                Err(e) => {
+                    assert_eq!(e.errno(), libc::ENOSPC, "{path}: {e}");
+                    break;
+                }
+            }
+        }
+        bytes += at as u64;
+        if at < size {
+            break;
+        }
+    }
+    // By pages, as long as there is one.
+    let last = fs.create("/last");
+    let mut at = 0;
+    while let Ok(file) = &last
+        && let Ok(n) = file.write_at(&content[..4096], at)
+    {
+        at += n as u64;
+    }
+    bytes + at
+}
+
+/// What a volume loses with each round in which it is filled and emptied, or opened again, would
+/// show; so would a sync that finds no space for what was accepted. With
+/// `LANEFS_FILLS` as many rounds (docs/TESTING.md).
+#[test]
+fn the_same_fits_each_time_a_volume_is_filled() {
+    let rounds: u64 = std::env::var("LANEFS_FILLS").map_or(7, |n| n.parse().unwrap());
+    let (volume, dev) = volume_as(128, FormatOptions::default());
+    let mut fs = volume.as_user(Cred::root());
+    drop(volume);
+    let mut held = Vec::new();
+    for round in 0..rounds {
+        let bytes = fill_with_content(&fs);
+        fs.volume().sync().unwrap();
+        let stat = fs.statfs().unwrap();
+        eprintln!("round {round}: {bytes} bytes, {} of {} blocks free", stat.free, stat.blocks);
+        held.push(bytes);
+        for d in 0..16 {
+            fs.remove_dir_all(format!("/d{d}")).unwrap();
+        }
+        // Where there was not even space for the inode it is not there.
+        if let Err(e) = fs.remove_file("/last") {
+            assert_eq!(e.errno(), libc::ENOENT, "{e}");
+        }
+        if round % 3 == 2 {
+            // Without the thrift of a full volume each page that is written makes a checkpoint.
+            let made = fs.volume().report().unwrap().store.checkpoints.in_place;
+            assert!(made < 1000, "{made} checkpoints of the store's own in three rounds");
+            fs = reopen(fs, &dev);
+        }
+    }
+    let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
+    assert!(least + (48 << 10) >= *most, "{least} to {most} bytes: {held:?}");
+    close_and_check(fs, dev);
+}
