@@ -90,6 +90,9 @@ impl Volume {
         let core = Core::new(store, options, memfs, journal, budget);
         let persist = Arc::new(Persist::new(core, report, info.segment_blocks));
         service::serve(&persist);
+        if !persist.options.read_only {
+            checkpoint::find_first_numbers(&persist);
+        }
         background::start_background(&persist)?;
         debug_assert_eq!(persist.journal.lanes.len(), lanes, "the lanes are those of the store");
         let anchors = opened::anchors(&persist, lanes);

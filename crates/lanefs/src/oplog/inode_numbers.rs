@@ -5,6 +5,10 @@
 //! shared line. A lane that runs dry takes a chunk with free numbers from the pool by try-lock; if
 //! the pool is busy or empty it takes a chunk that was never used. A number comes back only after
 //! the checkpoint that made its end durable (O13, O16).
+//!
+//! What earlier mounts left free is found by a scan, when the volume is opened and at checkpoints.
+//! It goes from the last chunk down: a program that makes files and removes them leaves the newest
+//! numbers, and would take new ones at each mount, for which the inode table grows.
 
 use lanefs_format::{INOS_PER_CHUNK, Ino};
 use lanefs_sync::ablation::{Switch, Technique};
@@ -145,7 +149,7 @@ struct Pool {
     ready: VecDeque<Chunk>,
     /// Freed numbers by chunk, until there are enough to be worth handing out.
     partial: HashMap<u64, Chunk>,
-    /// The chunk at which the scan for free numbers left by earlier mounts goes on.
+    /// The scan for free numbers left by earlier mounts has yet to look at the chunks below this.
     scan: u64,
 }
 
@@ -158,7 +162,7 @@ impl Numbers {
         Numbers {
             next_chunk: AtomicU64::new(next_chunk),
             scan_limit: next_chunk,
-            pool: Mutex::default(),
+            pool: Mutex::new(Pool { scan: next_chunk, ..Pool::default() }),
             one_bitmap: Switch::of(Technique::LaneNumbers),
             bitmap: Mutex::default(),
         }
@@ -226,7 +230,7 @@ impl Numbers {
     pub fn freed(&self, list: &[(Ino, u32)]) {
         let mut pool = self.pool.lock();
         for &(ino, generation) in list {
-            if ino.chunk() < self.scan_limit && ino.chunk() >= pool.scan {
+            if ino.chunk() < pool.scan {
                 continue;
             }
             if self.one_bitmap.off() && self.bitmap_has_again(ino, Some(generation)) {
@@ -244,26 +248,28 @@ impl Numbers {
     }
 
     /// Returns the next chunk of earlier mounts to look at for free numbers; `None` when the pool
-    /// has plenty or all were seen.
-    pub fn scan_next(&self) -> Option<u64> {
+    /// has `most` chunks or all were seen.
+    pub fn scan_next(&self, most: usize) -> Option<u64> {
         let mut pool = self.pool.lock();
-        if pool.ready.len() >= 64 || pool.scan >= self.scan_limit {
+        if pool.ready.len() >= most || pool.scan == 0 {
             return None;
         }
-        let n = pool.scan;
-        pool.scan += 1;
-        debug_assert!(pool.scan <= self.scan_limit);
-        Some(n)
+        pool.scan -= 1;
+        debug_assert!(pool.scan < self.scan_limit);
+        Some(pool.scan)
     }
 
-    /// Adds what a scan found: free numbers of a chunk that no lane holds.
-    pub fn found(&self, chunk: u64, used: u128, generations: &[u32; INOS_PER_CHUNK as usize]) {
+    /// Adds what a scan found: free numbers of a chunk that no lane holds. Returns whether they are
+    /// worth handing out.
+    pub fn found(&self, chunk: u64, used: u128, generations: &[u32; INOS_PER_CHUNK as usize]) -> bool {
         debug_assert!(chunk < self.scan_limit, "the scan goes no further than earlier mounts did");
         let free = !used & if chunk == 0 { !0u128 << 16 } else { !0 };
-        if free.count_ones() >= WORTH {
+        let is_worth = free.count_ones() >= WORTH;
+        if is_worth {
             let generations = Some(Box::new(*generations));
             self.pool.lock().ready.push_back(Chunk { base: chunk * INOS_PER_CHUNK, free, generations });
         }
+        is_worth
     }
 }
 

@@ -14,6 +14,12 @@ use std::collections::HashMap;
 
 /// Chunks of earlier mounts looked at for free inode numbers after a checkpoint.
 const SCAN: usize = 16;
+/// Chunks with free inode numbers that are ready, at the most.
+const READY: usize = 64;
+/// The same when a volume is opened: a read each, of blocks that lie side by side.
+const FIRST: usize = 256;
+/// Chunks without a free number after which it is not looked further then.
+const FRUITLESS: u32 = 8;
 
 /// A directory with so many leaves in use is remembered when it has been gone over.
 const LARGE: u64 = 64;
@@ -123,11 +129,32 @@ fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
     debug_assert!(done.freed.iter().all(|f| !f.0.is_none()), "a number that is never given out");
     persist.journal.numbers.freed(&done.freed);
     for _ in 0..SCAN {
-        let Some(chunk) = persist.journal.numbers.scan_next() else { break };
-        let u = persist.store.chunk_usage(chunk)?;
-        persist.journal.numbers.found(chunk, u.used, &u.generations);
+        if scan_numbers(persist, READY)?.is_none() {
+            break;
+        }
     }
     Ok(promised + done.freed.len() as u64)
+}
+
+/// Looks at a chunk of inode numbers of earlier mounts, unless `most` with free ones are ready or
+/// all were seen. Returns whether it has free ones. For who makes checkpoints, and for who opens
+/// the volume.
+fn scan_numbers(persist: &Persist, most: usize) -> Result<Option<bool>> {
+    let Some(chunk) = persist.journal.numbers.scan_next(most) else { return Ok(None) };
+    let u = persist.store.chunk_usage(chunk)?;
+    Ok(Some(persist.journal.numbers.found(chunk, u.used, &u.generations)))
+}
+
+/// Looks for free inode numbers in a volume that was opened just now: the last ones that were given
+/// out, as far as some are free. What cannot be read is left to whoever needs it.
+pub(crate) fn find_first_numbers(persist: &Persist) {
+    debug_assert!(!persist.background.is_running(), "a checkpoint may scan beside this");
+    let mut fruitless = 0;
+    while fruitless < FRUITLESS
+        && let Ok(Some(found)) = scan_numbers(persist, FIRST)
+    {
+        fruitless = if found { 0 } else { fruitless + 1 };
+    }
 }
 
 /// Forgets the inodes whose end has been folded: their numbers may be given out again.
