@@ -184,6 +184,12 @@ impl Store {
         !self.engine.log.read_only && self.engine.log.space.reserve_rewrite(lane)
     }
 
+    /// Returns whether the maps of so many pages that are not written back yet have space, wherever
+    /// in their files they lie. An estimate, by what one line says.
+    pub fn has_space_for_maps(&self, dirty: u64) -> bool {
+        self.engine.log.space.has_space_for_maps(dirty)
+    }
+
     /// Gives reserved space back.
     pub fn unreserve(&self, lane: usize, blocks: u64) {
         self.engine.log.space.unreserve(lane, blocks);

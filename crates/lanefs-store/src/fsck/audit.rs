@@ -75,7 +75,7 @@ impl Walk<'_> {
         if packed {
             self.in_pack(ino, entry)?;
         }
-        self.charged += i.own_charged;
+        self.charged += i.own_charged + i.map_charged;
         if let Err((_, refs)) = i.state.xattrs() {
             for (index, r) in refs.iter().copied().enumerate() {
                 self.see(r, Owner::Xattr { ino, index: index as u64 });

@@ -77,6 +77,8 @@ pub(crate) struct InodeEntry {
     counted_weight: usize,
     /// Preallocated pages without a block for which space is charged.
     charged: u64,
+    /// Blocks that are charged for nodes of the map which have none yet.
+    pub map_charged: u64,
     /// Blocks that are charged because it lies in a pack, or was never written, and may not fit
     /// into a pack (any more): until it is written.
     pub own_charged: u64,
@@ -99,6 +101,7 @@ impl InodeEntry {
             writing: Vec::new(),
             committing: Vec::new(),
             counted_weight: 0,
+            map_charged: 0,
             own_charged: 0,
         }
     }

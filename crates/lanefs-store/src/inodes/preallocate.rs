@@ -148,11 +148,22 @@ impl Inodes {
     }
 }
 
+/// Pages of a file for which a node of its map is not charged before it is written.
+const PAGES_A_NODE: u64 = 64;
+
 impl InodeEntry {
-    /// Charges space for the preallocated pages of an inode that came to have no block, or gives it
-    /// back. To be called after each change of its pages, under its lock.
+    /// Charges space for the preallocated pages of an inode that came to have no block, and for
+    /// nodes of its map that have none, or gives it back. To be called after each change of its
+    /// pages, and when its map was written, under its lock.
+    ///
+    /// A node for [`PAGES_A_NODE`] pages, and a first one, comes out of what is kept back: what is
+    /// free can be written to the last block. A file with pages here and there has more nodes.
     pub fn charge_unwritten(&mut self, space: &Space, lane: usize) {
-        match self.unwritten_change() {
+        debug_assert!(!self.gone || self.state.pending_nodes() == 0, "nodes of an inode that is gone");
+        let usual = 1 + self.state.mapped_pages() / PAGES_A_NODE;
+        let nodes = self.state.pending_nodes().saturating_sub(usual) * space.copies();
+        let more_nodes = nodes.wrapping_sub(std::mem::replace(&mut self.map_charged, nodes)) as i64;
+        match self.unwritten_change() + more_nodes {
             0 => {}
             more @ 1.. => space.charge(lane, more as u64),
             less => space.credit(lane, less.unsigned_abs()),

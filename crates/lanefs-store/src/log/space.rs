@@ -140,6 +140,21 @@ impl Space {
         self.total.load(Relaxed)
     }
 
+    /// Returns whether the maps of so many pages that are not written back yet have space, if each
+    /// needs a node for itself and one above: in what is free, and at the least in what is there in
+    /// any case ([`beyond`]).
+    pub fn has_space_for_maps(&self, dirty: u64) -> bool {
+        debug_assert!(dirty <= i64::MAX as u64 / 2, "{dirty} pages in memory");
+        let nodes = dirty.saturating_mul(self.copies()).cast_signed();
+        nodes <= self.beyond.load(Relaxed) || nodes <= self.free.estimate() / 2
+    }
+
+    /// Returns how often the tree lies on the devices.
+    pub fn copies(&self) -> u64 {
+        debug_assert!((1..=2).contains(&self.copies), "{} copies of the tree", self.copies);
+        self.copies.into()
+    }
+
     /// Adds the space of a volume that has so many usable segments now, more than before.
     pub fn grow(&self, usable: u32) {
         let total = for_users(usable, self.segment_blocks, self.copies, self.mlogs);

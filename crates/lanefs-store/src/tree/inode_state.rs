@@ -252,6 +252,10 @@ impl InodeState {
     pub fn mapped_pages(&self) -> u64 {
         self.map.pages()
     }
+    /// Returns the number of nodes of its map that no block has been written for.
+    pub fn pending_nodes(&self) -> u64 {
+        self.map.pending_nodes()
+    }
     /// Returns the tail: its page and bytes.
     pub fn tail(&self) -> Option<(u64, &[u8])> {
         self.tail.as_ref().map(|(p, b)| (*p, &b[..]))

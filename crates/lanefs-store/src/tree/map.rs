@@ -71,6 +71,15 @@ impl Map {
         }
     }
 
+    /// Returns the number of nodes that no block has been written for. (Entries in the inode may
+    /// need some when that is written.)
+    pub fn pending_nodes(&self) -> u64 {
+        match &self.form {
+            Form::Inline(_) => 0,
+            Form::Tree(t) => t.pending_nodes(),
+        }
+    }
+
     /// Returns the number of bytes of memory, about.
     pub fn memory(&self) -> usize {
         match &self.form {

@@ -105,6 +105,8 @@ pub struct Radix {
     height: u8,
     root: BlockRef,
     nodes: WordMap<Box<Node>>,
+    /// The nodes that are PENDING (R2).
+    pending: u64,
     /// Node blocks that nothing points at any more; given to the sink at the next write-out.
     freed: Vec<BlockAddr>,
 }
@@ -131,7 +133,8 @@ fn slot_of(key: u64, level: u8) -> usize {
 impl Radix {
     /// Returns an empty tree.
     pub fn new(of: Tree) -> Radix {
-        Radix { of, height: 0, root: BlockRef::NONE, nodes: WordMap::default(), freed: Vec::new() }
+        let (root, nodes) = (BlockRef::NONE, WordMap::default());
+        Radix { of, height: 0, root, nodes, pending: 0, freed: Vec::new() }
     }
 
     /// Returns a tree on disk. `None` if no tree has such a root.
@@ -143,6 +146,11 @@ impl Radix {
     /// Returns root and height as last written.
     pub fn root(&self) -> (BlockRef, u8) {
         (self.root, self.height)
+    }
+
+    /// Returns the number of nodes that no block has been written for.
+    pub fn pending_nodes(&self) -> u64 {
+        self.pending
     }
 
     /// Returns whether nothing is mapped.
@@ -407,6 +415,10 @@ impl Radix {
         debug_assert_eq!(self.root.is_none(), self.height == 0, "R4: the root of height {}", self.height);
         debug_assert!(self.height > 0 || self.nodes.is_empty(), "an empty tree has nodes in memory");
         debug_assert!(self.root.addr != PENDING || self.is_dirty(), "R2: the root was never written");
+        let pending = |n: &Node| (0..FANOUT).filter(|s| n.slots.get(*s).addr == PENDING).count();
+        let above: usize = self.nodes.iter().filter(|n| *n.0 >> 56 > 0).map(|n| pending(n.1)).sum();
+        let all = above as u64 + u64::from(self.root.addr == PENDING);
+        debug_assert_eq!(self.pending, all, "R2: nodes without a block, as counted and as there are");
         for &key in self.nodes.keys() {
             let (level, index) = ((key >> 56) as u8, key & (KEY_END - 1));
             self.check_node(level, index);

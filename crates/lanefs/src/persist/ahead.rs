@@ -212,7 +212,7 @@ mod tests {
     /// The thread came late: the file had grown by more than a turn, and did not grow any more.
     #[test]
     fn what_a_turn_leaves_of_a_file_is_not_left_for_good() {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20).unwrap());
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20).unwrap());
         Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
         let options = MountOptions { background: false, cache_size: 256 << 20, ..MountOptions::default() };
         let v = Volume::open_devices(vec![device], &options).unwrap();

@@ -300,6 +300,7 @@ impl Capture<'_> {
         }
         // The sink has charged what was written.
         self.log.space.credit(0, std::mem::take(&mut i.own_charged));
+        i.charge_unwritten(&self.log.space, 0);
         Ok(())
     }
 }

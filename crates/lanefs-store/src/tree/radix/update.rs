@@ -72,6 +72,7 @@ impl Radix {
             n.dirty = true;
             if level > to && n.slots.get(slot_of(key, level)).is_none() {
                 n.slots.set(slot_of(key, level), BlockRef { addr: PENDING, crc: 0 }); // R2
+                self.pending += 1;
             }
         }
         debug_assert!(
@@ -89,11 +90,13 @@ impl Radix {
         while key >= self.end() {
             let level = self.height;
             let mut slots = Slots::empty();
+            self.pending += 1;
             if level > 0 {
                 if self.node(level - 1, 0).is_some_and(|n| n.slots.used() == 0) {
                     // An empty root made by this very loop: raise it instead of stacking another on
                     // it.
                     self.nodes.remove(&key_of(level - 1, 0));
+                    self.pending -= 1;
                 } else {
                     slots.set(0, self.root);
                 }
@@ -156,8 +159,10 @@ impl Radix {
     }
 
     fn free_node(&mut self, r: BlockRef) {
-        if !r.is_none() && r.addr != PENDING {
-            self.freed.push(r.addr);
+        match r.addr {
+            PENDING => self.pending = self.pending.saturating_sub(1), // R2: it is in memory alone, or was
+            _ if r.is_none() => {}
+            addr => self.freed.push(addr),
         }
     }
 

@@ -260,7 +260,7 @@ impl FileData {
             return Ok(());
         }
         let mut hand = Hand::new();
-        ctx.pool.slow_down();
+        ctx.pool.slow_down(|dirty| ctx.store.has_space_for_maps(dirty));
         ctx.pool.take(ctx.lane, 1, &mut hand)?;
         let zeroed = self.zero_tail_with(ctx, &mut hand);
         ctx.pool.give_all(ctx.lane, &mut hand);
@@ -327,7 +327,7 @@ impl FileData {
     fn zero_part(&self, ctx: &DataCtx<'_>, page: u64, from: usize, to: usize) -> Result<()> {
         debug_assert!(from < to && to <= PAGE, "{from}..{to}");
         let mut hand = Hand::new();
-        ctx.pool.slow_down();
+        ctx.pool.slow_down(|dirty| ctx.store.has_space_for_maps(dirty));
         ctx.pool.take(ctx.lane, 1, &mut hand)?;
         let pin = epoch::pin();
         let locked = self.lock_or_load(ctx, page, &mut hand, &pin);

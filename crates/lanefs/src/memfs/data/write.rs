@@ -228,7 +228,7 @@ impl FileData {
     /// Takes the first step of a write: no lock is held.
     fn prepare(&self, ctx: &DataCtx<'_>, at: u64, len: usize, sized: bool, hand: &mut Hand) -> Result<()> {
         debug_assert!(len > 0, "nothing is written");
-        ctx.pool.slow_down();
+        ctx.pool.slow_down(|dirty| ctx.store.has_space_for_maps(dirty));
         let end = at + len as u64;
         let (first, last) = (page_at(at), page_at(end - 1));
         let pin = epoch::pin();

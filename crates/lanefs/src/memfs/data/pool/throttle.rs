@@ -9,6 +9,11 @@
 //! the callback works in the writer's own thread, so there is nobody it could be waiting for in a
 //! circle. A writer that finds no frame at all does the same, and gives up with ENOMEM only after a
 //! long time without progress.
+//!
+//! A page that is written back into a hole may need a node of its file's map, of which nobody is
+//! promised anything: files of islands in a sea of holes have as many nodes as pages. So where
+//! little is free, little may be dirty: a writer writes back until as many nodes as pages are dirty
+//! have space twice. The store charges nodes as the pages come to it.
 
 use super::{FramePool, Hand};
 use crate::error::{Error, Result};
@@ -29,6 +34,8 @@ pub trait Writeback: Send + Sync {
     fn write_back(&self, want: usize) -> usize;
 }
 
+/// Pages that are written back at once for the sake of their maps.
+const MANY_BACK: usize = 256;
 /// The longest a writer is held back while others make the dirty count fall too slowly.
 const SLOWED: Duration = Duration::from_secs(2);
 /// The longest that a writer without a frame hopes for progress.
@@ -129,11 +136,29 @@ impl FramePool {
         }
     }
 
-    /// Holds a writer back while too much is dirty. The caller holds no lock.
-    pub(in crate::memfs::data) fn slow_down(&self) {
+    /// Holds a writer back while too much is dirty. `has_space`: whether the maps of so many dirty
+    /// pages have space. The caller holds no lock.
+    pub(in crate::memfs::data) fn slow_down(&self, has_space: impl Fn(u64) -> bool) {
         // Relaxed: a statistic.
-        if self.throttle.dirty.load(Ordering::Relaxed) > self.throttle.hard {
+        let dirty = self.throttle.dirty.load(Ordering::Relaxed);
+        debug_assert!(self.throttle.step <= self.throttle.hard, "few pages are many");
+        if dirty > self.throttle.hard {
             self.slow_down_slow();
+        } else if dirty > self.throttle.step && !has_space(dirty as u64) {
+            self.make_space_for_maps(has_space);
+        }
+    }
+
+    /// Writes back until the maps of what is dirty have space in any case, or others do the rest.
+    #[cold]
+    fn make_space_for_maps(&self, has_space: impl Fn(u64) -> bool) {
+        let end = Instant::now() + SLOWED;
+        loop {
+            let dirty = self.throttle.dirty.load(Ordering::Relaxed).max(0) as u64;
+            debug_assert!(dirty <= self.frames() as u64 * 2, "{dirty} dirty frames");
+            if has_space(dirty) || self.throttle.write_back(MANY_BACK) == 0 || Instant::now() >= end {
+                return;
+            }
         }
     }
 
