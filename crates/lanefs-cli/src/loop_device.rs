@@ -2,8 +2,7 @@
 
 use crate::failure::{About, Failure};
 use crate::mounted;
-use lanefs_store::StoreError;
-use lanefs_store::device::FileDevice;
+use lanefs_store::device::FileOptions;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -35,14 +34,10 @@ pub struct LoopDevice {
 /// Attaches an image to a free loop device.
 pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, Failure> {
     let images = [image.to_path_buf()];
-    let holder = |e: &StoreError| match e {
-        StoreError::InUse { pid, .. } => Some(*pid),
-        _ => None,
-    };
     // Nobody else has it, as itself or as a loop device, until it is attached; from then on who
     // opens it gets an error about that.
-    let claim = mounted::when_closed(&images, || FileDevice::open(image, read_only), holder)
-        .map_err(lanefs::Error::from)?;
+    let how = FileOptions { read_only, ..FileOptions::default() };
+    let claim = mounted::device_when_closed(image, &images, how).map_err(lanefs::Error::from)?;
     let file = File::options().read(true).write(!read_only).open(image).about(image.display())?;
     let device = attach_file(&file, read_only).about(format_args!(
         "{}: cannot be attached to a loop device, which -o loop asks for",

@@ -9,6 +9,8 @@ use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE, Block};
 use lanefs_fuse::about::{ABOUT_SIZE, About, IOC_ABOUT, decode};
 use lanefs_fuse::change::CHANGE_SIZE;
 use lanefs_fuse::report::{IOC_REPORT, MountReport, decode_piece, encode_request};
+use lanefs_store::StoreError;
+use lanefs_store::device::{FileDevice, FileOptions};
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::Read;
@@ -54,6 +56,20 @@ pub fn when_closed<T, E>(
             r => return r,
         }
     }
+}
+
+/// Opens one of the images of a volume; waits while that is about to be closed.
+pub fn device_when_closed(
+    image: &Path,
+    images: &[PathBuf],
+    how: FileOptions,
+) -> Result<FileDevice, StoreError> {
+    debug_assert!(images.iter().any(|i| i == image), "one of the volume's");
+    let holder = |e: &StoreError| match e {
+        StoreError::InUse { pid, .. } => Some(*pid),
+        _ => None,
+    };
+    when_closed(images, || FileDevice::open_with(image, how), holder)
 }
 
 /// Returns whether a process closes the volume of these images, or is about to.

@@ -186,7 +186,19 @@ impl Volume {
             }
             fits
         };
-        persist.check_alive().is_err() || fits() || (space::free_space(persist) && fits())
+        if persist.check_alive().is_err() || fits() {
+            return true;
+        }
+        let mut tries = 0;
+        loop {
+            if space::free_space(persist) && fits() {
+                return true;
+            }
+            tries += 1;
+            if !space::comes_back(persist, tries) {
+                return false;
+            }
+        }
     }
 
     /// Makes the volume larger while it is used, and returns its size in bytes before and now: an

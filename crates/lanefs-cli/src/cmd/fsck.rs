@@ -1,9 +1,9 @@
 //! `lanefs fsck`
 
 use crate::failure::{Failure, Outcome, written};
-use crate::progress;
+use crate::{mounted, progress};
 use indicatif::ProgressBar;
-use lanefs_store::device::{Device, FileDevice};
+use lanefs_store::device::{Device, FileOptions};
 use lanefs_store::fsck::{self, FsckOptions, FsckReport, Phase, Progress};
 use std::io::Write;
 use std::path::PathBuf;
@@ -55,10 +55,11 @@ pub fn run(args: &Args) -> Outcome {
 
 /// Runs the check.
 fn check(args: &Args) -> Result<FsckReport, Failure> {
+    let how = FileOptions { read_only: !args.repair, ..FileOptions::default() };
     let devices: Result<Vec<Arc<dyn Device>>, Failure> = args
         .images
         .iter()
-        .map(|i| Ok(Arc::new(FileDevice::open(i, !args.repair)?) as Arc<dyn Device>))
+        .map(|i| Ok(Arc::new(mounted::device_when_closed(i, &args.images, how)?) as Arc<dyn Device>))
         .collect();
     let options = FsckOptions {
         repair: args.repair,

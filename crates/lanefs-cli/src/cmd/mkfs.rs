@@ -1,10 +1,10 @@
 //! `lanefs mkfs`
 
 use crate::failure::{About, Failure, Outcome, written};
-use crate::size;
+use crate::{mounted, size};
 use lanefs_format::BLOCK_SIZE;
 use lanefs_format::superblock::{LABEL_MAX, MAX_MLOGS, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
-use lanefs_store::device::{Device, FileDevice};
+use lanefs_store::device::{Device, FileDevice, FileOptions};
 use lanefs_store::{FormatOptions, OpenOptions, Store};
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -125,7 +125,7 @@ pub fn make(images: &[PathBuf], size: Option<u64>, options: &FormatOptions) -> R
     }
     let result = images
         .iter()
-        .map(|image| device(image, size, options.force, &mut made))
+        .map(|image| device(image, images, size, options.force, &mut made))
         .collect::<Result<Vec<_>, _>>()
         .and_then(|devices| {
             Store::format(&devices, options)?;
@@ -153,9 +153,11 @@ fn size_of(image: &Path, size: Option<u64>) -> Option<u64> {
     }
 }
 
-/// Opens an image or a device, makes it or sets its size. Those that were made are added to `made`.
+/// Opens an image or a device, one of `images`, makes it or sets its size. Those that were made are
+/// added to `made`.
 fn device<'a>(
     image: &'a Path,
+    images: &[PathBuf],
     size: Option<u64>,
     force: bool,
     made: &mut Vec<&'a Path>,
@@ -171,7 +173,7 @@ fn device<'a>(
     if meta.is_file() && meta.len() == 0 || resize.is_some() && force {
         let size = size.unwrap_or(DEFAULT_SIZE).next_multiple_of(BLOCK_SIZE as u64);
         let file = std::fs::File::options().write(true).open(image).about(name)?;
-        refuse_if_in_use(image)?;
+        refuse_if_in_use(image, images)?;
         file.set_len(size).about(image.display())?;
     } else if let Some(size) = resize {
         return Err(Failure::new(format_args!(
@@ -181,17 +183,18 @@ fn device<'a>(
     } else if size.is_some() && meta.file_type().is_block_device() {
         return Err(Failure::new(format_args!("{name}: a block device has its own size; leave --size out")));
     }
-    let device: Arc<dyn Device> = Arc::new(FileDevice::open(image, false)?);
+    let device: Arc<dyn Device> =
+        Arc::new(mounted::device_when_closed(image, images, FileOptions::default())?);
     if !force {
         refuse_if_holding(&*device)?;
     }
     Ok(device)
 }
 
-/// Refuses an image that somebody has open: opening takes its lock, and fails with the holder's
-/// pid.
-fn refuse_if_in_use(image: &Path) -> Result<(), Failure> {
-    match FileDevice::open(image, false) {
+/// Refuses an image that somebody has open, but for a server that is about to close it: opening
+/// takes its lock, and fails with the holder's pid.
+fn refuse_if_in_use(image: &Path, images: &[PathBuf]) -> Result<(), Failure> {
+    match mounted::device_when_closed(image, images, FileOptions::default()) {
         Err(e @ lanefs_store::StoreError::InUse { .. }) => Err(e.into()),
         _ => Ok(()),
     }

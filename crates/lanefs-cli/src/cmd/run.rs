@@ -4,8 +4,8 @@ mod program;
 
 use crate::failure::{About, Failure, Outcome};
 use crate::image::Place;
-use crate::size;
-use lanefs_store::device::{FileDevice, FileOptions};
+use crate::{mounted, size};
+use lanefs_store::device::FileOptions;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Outcome {
                 prefix.display()
             )));
         }
-        is_free(image)?;
+        is_free(image, &images)?;
     }
     let mount = args.mount.as_deref().map(|dir| mountpoint(dir, &prefix, &images)).transpose()?;
     let library = library()?;
@@ -144,10 +144,10 @@ fn mountpoint(dir: &Path, prefix: &Path, images: &[PathBuf]) -> Result<PathBuf, 
     }
 }
 
-/// Checks that nobody has the volume; the program would only find out later.
-fn is_free(image: &Path) -> Result<(), Failure> {
+/// Checks that nobody has an image of the volume; the program would only find out later.
+fn is_free(image: &Path, images: &[PathBuf]) -> Result<(), Failure> {
     let how = FileOptions { io_uring: false, direct: false, exclusive: false, ..FileOptions::default() };
-    match FileDevice::open_with(image, how) {
+    match mounted::device_when_closed(image, images, how) {
         Ok(_) => Ok(()),
         Err(e) => Err(Failure::new(e)),
     }

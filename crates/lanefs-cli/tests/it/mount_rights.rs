@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 on_each_transport! {
     a_name_that_is_found_brings_the_rights_before_it,
     what_a_stranger_wrote_into_a_setuid_program_is_never_found_with_the_bit,
+    an_acl_that_is_not_there_is_removed_as_on_file_systems_of_the_kernel,
 }
 
 /// user::rw- user:`uid`:rw- group::r-- mask::rw- other::---
@@ -89,4 +90,19 @@ fn what_a_stranger_wrote_into_a_setuid_program_is_never_found_with_the_bit() {
     crash(&mut m);
     assert_eq!(std::fs::read_to_string(&program).unwrap(), "mine's");
     assert_eq!(std::fs::metadata(&program).unwrap().mode() & 0o7777, 0o777);
+}
+
+fn an_acl_that_is_not_there_is_removed_as_on_file_systems_of_the_kernel() {
+    let m = Mount::new(&[]);
+    let dir = m.path("d");
+    std::fs::create_dir(&dir).unwrap();
+    for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+        for _ in 0..2 {
+            rustix::fs::removexattr(&dir, name).unwrap();
+            rustix::fs::setxattr(&dir, name, &acl(7), XattrFlags::empty()).unwrap();
+            rustix::fs::removexattr(&dir, name).unwrap();
+        }
+    }
+    // Of other attributes it is told.
+    assert_eq!(rustix::fs::removexattr(&dir, "user.a"), Err(rustix::io::Errno::NODATA));
 }

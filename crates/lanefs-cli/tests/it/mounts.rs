@@ -24,6 +24,7 @@ on_each_transport! {
     an_ordinary_user_who_may_not_open_the_device_is_told_what_to_do,
     a_daemon_without_a_log_tells_the_systems,
     a_mount_waits_for_a_server_that_closes_the_image,
+    every_command_waits_for_a_server_that_closes_the_image,
     the_helper_lets_programs_and_devices_be_as_mount8_does,
     a_mount_is_made_read_only_and_writable_again,
     a_mounted_volume_tells_what_it_is,
@@ -310,19 +311,23 @@ fn a_daemon_without_a_log_tells_the_systems() {
     assert!(said.iter().any(|l| l.starts_with(&ours) && l.contains("its bytes sum to")), "{said:?}");
 }
 
+/// Unmounts by umount(8), which returns when the mount is gone; the server has the image for as
+/// long as it takes to close it.
+fn umount8(m: &mut Mount) {
+    let gone = run_command(Command::new("umount").arg(&m.dir));
+    if gone.err.contains("busy") {
+        // Another test's child has a descriptor of ours for a moment.
+        m.umount();
+    } else {
+        gone.ok();
+    }
+}
+
 fn a_mount_waits_for_a_server_that_closes_the_image() {
-    // umount(8) returns when the mount is gone; the server has the image for as long as it takes to
-    // close it.
     let mut m = Mount::new(&[]);
     for round in 0..5u8 {
         std::fs::write(m.path("f"), vec![round; 40 << 20]).unwrap();
-        let gone = run_command(Command::new("umount").arg(&m.dir));
-        if gone.err.contains("busy") {
-            // Another test's child has a descriptor of ours for a moment.
-            m.umount();
-        } else {
-            gone.ok();
-        }
+        umount8(&mut m);
         let how = transport().option();
         lanefs_in(m.work.path(), &["mount", "-o", &how, "v.lane", "mnt"]).ok();
         assert_eq!(std::fs::read(m.path("f")).unwrap()[0], round);
@@ -330,6 +335,29 @@ fn a_mount_waits_for_a_server_that_closes_the_image() {
     // One that is mounted is not waited for.
     std::fs::create_dir(m.work.path().join("other")).unwrap();
     lanefs_in(m.work.path(), &["mount", "v.lane", "other"]).fails(1, &["in use"]);
+}
+
+fn every_command_waits_for_a_server_that_closes_the_image() {
+    let mut m = Mount::new(&[]);
+    let commands: &[&[&str]] = &[
+        &["fsck", "v.lane"],
+        &["fsck", "--repair", "v.lane"],
+        &["info", "v.lane"],
+        &["scrub", "v.lane"],
+        &["label", "v.lane", "x"],
+        &["ls", "v.lane:/"],
+        &["run", "v.lane:/data", "--", "true"],
+        // The last one makes another volume.
+        &["mkfs", "--force", "v.lane"],
+    ];
+    for command in commands {
+        std::fs::write(m.path("f"), vec![7; 40 << 20]).unwrap();
+        umount8(&mut m);
+        let mut call = Command::new(LANEFS);
+        call.env("LANEFS_PRELOAD", crate::run::library()).current_dir(m.work.path());
+        run_command(call.args(*command)).ok();
+        m.mount(&[]);
+    }
 }
 
 fn the_helper_lets_programs_and_devices_be_as_mount8_does() {

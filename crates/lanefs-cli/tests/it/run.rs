@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Returns the library, which is built for the tests beside them.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let found = this.with_file_name("liblanefs_preload.so");
     assert!(found.exists(), "{} was not built", found.display());

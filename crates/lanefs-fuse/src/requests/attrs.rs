@@ -162,7 +162,12 @@ pub(super) fn listxattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply)
 }
 
 pub(super) fn removexattr(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
-    Ok(adaptor.volume.node_removexattr(&req.cred(), req.ino, req.args().name()?)?)
+    let name = req.args().name()?;
+    match adaptor.volume.node_removexattr(&req.cred(), req.ino, name) {
+        // Of an ACL that is not there the kernel's file systems say that it is gone, too.
+        Err(e) if e.errno() == libc::ENODATA && [acl::ACCESS, acl::DEFAULT].contains(&name) => Ok(()),
+        r => Ok(r?),
+    }
 }
 
 pub(super) fn access(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {

@@ -18,6 +18,10 @@ pub(crate) trait Persistence: Send + Sync {
     /// deleted is waited for.
     fn free_space(&self) -> bool;
 
+    /// Returns whether inodes have ended whose blocks the next checkpoint gives back: while one was
+    /// made, for example.
+    fn has_ended(&self) -> bool;
+
     /// Makes a checkpoint: what is logged is folded.
     fn fold_log(&self) -> Result<()>;
 

@@ -42,6 +42,9 @@ const BYTES_A_CHANGE: usize = 64;
 /// Blocks that folding one may take: a bucket, an inode whose links are counted, and a leaf of the
 /// inode table.
 const BLOCKS_A_CHANGE: u64 = 3;
+/// The checkpoints that a caller makes at most because something ended in the middle of the one
+/// before.
+const MIDWAY: usize = 8;
 /// The rounds of the background that a caller waits for at most.
 const ROUNDS: usize = 20;
 /// Blocks that one call promises itself at most, beside an inode's: attributes, a target and a
@@ -165,9 +168,17 @@ pub(crate) fn take_promised(core: &Core, lane: usize) -> u64 {
 /// Runs `f`, and again as long as the volume was full and something could be given back, which
 /// others may be faster to take. The caller is not pinned.
 pub(crate) fn with_space<T>(core: &Core, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut tries = 0;
     for _ in 0..100 {
         match f() {
-            Err(e) if e.errno() == libc::ENOSPC && free_space(core) => {}
+            Err(e) if e.errno() == libc::ENOSPC => {
+                if !free_space(core) {
+                    tries += 1;
+                    if !comes_back(core, tries) {
+                        return Err(e);
+                    }
+                }
+            }
             r => return r,
         }
     }
@@ -229,6 +240,14 @@ pub(crate) fn free_space(core: &Core) -> bool {
         return core.store.look_for_host_space(); // 7
     }
     core.persistence().is_some_and(|p| p.free_space())
+}
+
+/// Returns whether it is worth to look for space once more, after [`free_space`] has found too
+/// little in `tries` attempts: what ended while its checkpoint was made is given back by the next.
+#[cold]
+pub(crate) fn comes_back(core: &Core, tries: usize) -> bool {
+    debug_assert!(tries > 0, "nobody has looked yet");
+    tries < MIDWAY && !core.store.is_host_short() && core.persistence().is_some_and(|p| p.has_ended())
 }
 
 /// Waits until the background has folded what presses, or folds it where there is no

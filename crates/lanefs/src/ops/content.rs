@@ -184,12 +184,17 @@ fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> R
     let blocks = (buf.len() as u64).div_ceil(BLOCK_SIZE as u64);
     // Others take space while this thread frees it, hence again; but not for what will never
     // fit.
+    let mut tries = 0;
     for _ in 0..TRIES {
         match data.append(ctx, buf, true) {
             Err(e) if e.errno() == libc::ENOSPC => {}
             r => return r,
         }
-        if !space::free_space(core) || core.store.space().free < blocks {
+        if space::free_space(core) && core.store.space().free >= blocks {
+            continue;
+        }
+        tries += 1;
+        if !space::comes_back(core, tries) {
             break;
         }
     }
@@ -239,7 +244,7 @@ fn write_pages_and_retry<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T>
         }
         match f() {
             Err(e) if e.errno() == SPACE_LENT.errno() => {}
-            Err(e) if is_full(&e) && again == 0 => again += 1,
+            Err(e) if is_full(&e) && (again == 0 || space::comes_back(core, again)) => again += 1,
             r => return r,
         }
     }

@@ -51,3 +51,90 @@ pub(crate) fn free_removed(persist: &Persist) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::persist::reaper;
+    use crate::{Cred, File, Fs, MountOptions, OpenOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
+    use lanefs_store::{FormatOptions, Store};
+    use lanefs_sync::lock::Mutex;
+    use std::sync::Arc;
+
+    /// A device that does something once, in the middle of the next write.
+    struct Midway {
+        inner: MemoryDevice,
+        next: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    impl std::fmt::Debug for Midway {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Midway")
+        }
+    }
+
+    impl Device for Midway {
+        fn size(&self) -> u64 {
+            self.inner.size()
+        }
+        fn name(&self) -> &str {
+            self.inner.name()
+        }
+        fn read(&self, reqs: &mut [ReadReq<'_>]) -> lanefs_store::Result<()> {
+            self.inner.read(reqs)
+        }
+        fn write(&self, reqs: &[WriteReq<'_>]) -> lanefs_store::Result<()> {
+            let next = self.next.lock().take();
+            if let Some(next) = next {
+                // Another thread: this one is in the middle of a checkpoint.
+                std::thread::spawn(next).join().expect("what is done midway succeeds");
+            }
+            self.inner.write(reqs)
+        }
+        fn flush(&self) -> lanefs_store::Result<()> {
+            self.inner.flush()
+        }
+        fn discard(&self, offset: u64, len: u64) -> lanefs_store::Result<()> {
+            self.inner.discard(offset, len)
+        }
+    }
+
+    /// What a large file held that ends while a checkpoint is made for somebody who finds no space:
+    /// that checkpoint does not give it back, and who waits for it is not refused.
+    #[test]
+    fn what_ends_while_space_is_made_is_given_back_before_anybody_is_refused() {
+        type Ask = fn(&Fs, &File, u64) -> bool;
+        let asks: [(&str, Ask); 3] = [
+            ("has_room", |fs, _, bytes| fs.volume().has_room(bytes)),
+            ("fallocate", |_, file, bytes| file.allocate(0, 0, bytes).is_ok()),
+            ("append", |_, file, bytes| file.append(&vec![9; bytes as usize]).is_ok()),
+        ];
+        for (what, ask) in asks {
+            let inner = MemoryDevice::new(24 << 20).unwrap();
+            let device = Arc::new(Midway { inner, next: Mutex::new(None) });
+            let d: Arc<dyn Device> = device.clone();
+            let format = FormatOptions { segment_blocks: 64, mlogs: 1, ..FormatOptions::default() };
+            Store::format(std::slice::from_ref(&d), &format).unwrap();
+            let options = MountOptions { background: false, lanes: 2, ..MountOptions::default() };
+            let volume = Volume::open_devices(vec![d], &options).unwrap();
+            let fs = volume.as_user(Cred::root());
+            let most = fs.volume().statfs().unwrap().free / 3 * 2 * 4096;
+            fs.write("/large", vec![7; most as usize]).unwrap();
+            let file = fs.open("/next", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+            volume.sync().unwrap();
+            volume.checkpoint().unwrap();
+            // Something for the checkpoint to write.
+            fs.create("/small").unwrap();
+            let theirs = volume.clone();
+            *device.next.lock() = Some(Box::new(move || {
+                theirs.as_user(Cred::root()).unlink("/large").unwrap();
+                assert_eq!(reaper::reap(&theirs.0.persist, true).unwrap(), 1);
+            }));
+            assert!(ask(&fs, &file, most), "{what}: {:?}", volume.statfs());
+            assert!(device.next.lock().is_none(), "{what}: it ended midway");
+            drop(file);
+            drop(fs);
+            volume.close().unwrap();
+        }
+    }
+}

@@ -87,6 +87,11 @@ impl Reaper {
         !self.open.is_empty()
     }
 
+    /// Returns whether inodes ended that are not folded.
+    pub fn has_unfolded(&self) -> bool {
+        !self.freed.is_empty()
+    }
+
     /// Returns the blocks of inodes that ended and are not folded, about.
     pub fn blocks(&self) -> u64 {
         self.blocks

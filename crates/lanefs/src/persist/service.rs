@@ -14,6 +14,10 @@ impl Persistence for Persist {
         free::free_space(self)
     }
 
+    fn has_ended(&self) -> bool {
+        self.reaper.lock().has_unfolded()
+    }
+
     fn fold_log(&self) -> Result<()> {
         checkpoint::checkpoint(self).map(drop)
     }

@@ -1,4 +1,4 @@
-//! Volumes full of files: what was promised is kept, and what is deleted makes room again.
+//! Volumes full of files: what was promised is kept, and what is deleted gives its space back.
 
 use crate::{after_crash, options, reopen, root, volume_as, volume_with};
 use lanefs::{Cred, Fs, Volume};
