@@ -370,8 +370,11 @@ pub struct Pressure {
     pub segments: u64,
     /// Below this many free segments they are few: twice what is kept back, about.
     pub low_water: u64,
-    /// Below this many free segments, clean and checkpoint in the background: `low_water`, or less
-    /// where data goes to slack.
+    /// Below this many free segments, make a checkpoint in the background: `low_water`, or less
+    /// where data goes to slack. It frees what died, and finds the slack there is.
+    pub checkpoint_below: u64,
+    /// Below this many free segments, those counted that the next checkpoint frees, clean before
+    /// it: less than `low_water` where data goes to slack, or will behind that checkpoint.
     pub clean_below: u64,
     /// Clean until so many are free, or will be.
     pub clean_to: u64,
