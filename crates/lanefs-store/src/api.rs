@@ -303,6 +303,24 @@ pub struct Cut<'a> {
     pub attrs: &'a dyn Fn() -> Attrs,
 }
 
+/// The time for which what is written is expected to be wanted. It decides which blocks lie
+/// together, and nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Life {
+    /// Soon overwritten or removed.
+    Short = 0,
+    /// Nothing is known of it.
+    #[default]
+    Usual = 1,
+    /// It stays.
+    Long = 2,
+}
+
+impl Life {
+    /// All of them, by their numbers.
+    pub const ALL: [Life; 3] = [Life::Short, Life::Usual, Life::Long];
+}
+
 /// New state of one inode.
 #[derive(Debug)]
 pub struct InodeUpdate {
@@ -323,6 +341,8 @@ pub struct InodeUpdate {
     pub more: bool,
     /// Blocks reserved for these pages; given back here and what is really used is charged.
     pub reserved: u32,
+    /// How long these pages are expected to be wanted.
+    pub life: Life,
 }
 
 /// The input of a checkpoint's fold.
