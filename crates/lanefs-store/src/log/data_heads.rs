@@ -22,8 +22,8 @@ impl Heads {
 
 impl Mlog {
     /// Returns which head takes blocks of this heat, and whether it fills paired segments. Blocks
-    /// of the tree have heads of their own if they have copies: the second half of their segments is
-    /// for these.
+    /// of the tree have heads of their own if they have copies: the second half of their segments
+    /// is for these.
     fn head_for(&self, t: &SegmentTable, heat: Heat) -> (usize, bool) {
         let paired = t.geometry.copies == 2 && matches!(heat, Heat::Bucket | Heat::Node);
         let slot = match heat {
