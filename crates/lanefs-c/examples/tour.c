@@ -83,7 +83,18 @@ static void content(struct lanefs_volume *v)
     IS(lanefs_pread_nowait(f, buf, sizeof buf, 12), 0);
     OK(lanefs_write_hint(f, LANEFS_LIFE_SHORT));
     IS(lanefs_write_hint(f, 6), -EINVAL);
+    IS(lanefs_write_life(f), LANEFS_LIFE_SHORT);
     OK(lanefs_write_hint(f, LANEFS_LIFE_NOT_SET));
+    IS(lanefs_write_life(f), LANEFS_LIFE_NOT_SET);
+    for (int life = LANEFS_LIFE_NOT_SET; life <= LANEFS_LIFE_EXTREME; life++) {
+        OK(lanefs_set_write_life(f, life));
+        IS(lanefs_write_life(f), life);
+    }
+    IS(lanefs_set_write_life(f, 6), -EINVAL);
+    IS(lanefs_set_write_life(f, -1), -EINVAL);
+    IS(lanefs_write_life(f), LANEFS_LIFE_EXTREME);
+    IS(lanefs_set_write_life(NULL, LANEFS_LIFE_LONG), -EBADF);
+    IS(lanefs_write_life(NULL), -EBADF);
 
     memset(big, 7, 1 << 20);
     IS(lanefs_pwrite(f, big, 1 << 20, 4 << 20), 1 << 20);

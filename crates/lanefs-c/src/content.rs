@@ -3,7 +3,7 @@
 use crate::answer::{Failure, Outcome, count, status};
 use crate::args::{Out, bytes, bytes_mut, handle, offset, text};
 use crate::{lanefs_volume, spare};
-use lanefs::{File, OpenOptions};
+use lanefs::{File, OpenOptions, WriteLife};
 use libc::{c_char, c_int, c_void, iovec};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -237,15 +237,61 @@ pub unsafe extern "C" fn lanefs_fdatasync(file: *const lanefs_file) -> c_int {
     status(|| Ok(unsafe { handle(file) }?.file.sync_data()?))
 }
 
-/// `lanefs_write_hint`: nothing is known, as with `RWH_WRITE_LIFE_NOT_SET`.
+/// How long what is written will be wanted: nobody has said anything, as with
+/// `RWH_WRITE_LIFE_NOT_SET`. The numbers are those of `F_SET_RW_HINT`.
 pub const LANEFS_LIFE_NOT_SET: c_int = 0;
-/// `lanefs_write_hint`: the file will be removed soon, as with `RWH_WRITE_LIFE_SHORT`.
+/// There is nothing to say, as with `RWH_WRITE_LIFE_NONE`.
+pub const LANEFS_LIFE_NONE: c_int = 1;
+/// It will soon be overwritten or removed, as with `RWH_WRITE_LIFE_SHORT`.
 pub const LANEFS_LIFE_SHORT: c_int = 2;
+/// Between the two, as with `RWH_WRITE_LIFE_MEDIUM`.
+pub const LANEFS_LIFE_MEDIUM: c_int = 3;
+/// It stays for long, as with `RWH_WRITE_LIFE_LONG`.
+pub const LANEFS_LIFE_LONG: c_int = 4;
+/// It stays for as long as anything does, as with `RWH_WRITE_LIFE_EXTREME`.
+pub const LANEFS_LIFE_EXTREME: c_int = 5;
 
-/// Says how long what is written through this handle from now on will be wanted, with the numbers
-/// of `F_SET_RW_HINT` (0 to 5). `LANEFS_LIFE_SHORT`, for the log of a database: it is not written
-/// back while the file grows, so that what is removed soon never goes to the device. The others
-/// have no effect. No hint changes what a sync promises.
+fn life(number: c_int) -> Result<WriteLife, Failure> {
+    u64::try_from(number)
+        .ok()
+        .and_then(WriteLife::from_hint)
+        .ok_or(Failure::Argument(libc::EINVAL, "lives are 0 to 5, those of F_SET_RW_HINT"))
+}
+
+/// Says how long what is written to the file, through any handle, will be wanted
+/// (`LANEFS_LIFE_NOT_SET` to `LANEFS_LIFE_EXTREME`), as `F_SET_RW_HINT` of fcntl(2) does. What is
+/// `LANEFS_LIFE_SHORT` is put apart, where it dies together, and so is what is `LANEFS_LIFE_LONG`
+/// or `LANEFS_LIFE_EXTREME`: the cleaner has less to move. It is not durable, and kept no longer
+/// than the file is in memory. It changes no promise.
+///
+/// EINVAL: another number.
+///
+/// # Safety
+/// As `lanefs_format`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_set_write_life(file: *const lanefs_file, number: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let file = unsafe { handle(file) }?;
+        file.file.set_write_life(life(number)?);
+        Ok(())
+    })
+}
+
+/// Returns what `lanefs_set_write_life` has said of the file last, through any handle.
+///
+/// # Safety
+/// As `lanefs_format`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_write_life(file: *const lanefs_file) -> i64 {
+    // SAFETY: the caller's promise.
+    count(|| Ok(unsafe { handle(file) }?.file.write_life().hint()))
+}
+
+/// Does what `lanefs_set_write_life` does, and more for `LANEFS_LIFE_SHORT`, for the log of a
+/// database: what is written through this handle from now on is not written back while the file
+/// grows, so that what is removed soon never goes to the device. No hint changes what a sync
+/// promises.
 ///
 /// EINVAL: another number.
 ///
@@ -256,10 +302,9 @@ pub unsafe extern "C" fn lanefs_write_hint(file: *const lanefs_file, hint: c_int
     status(|| {
         // SAFETY: the caller's promise.
         let file = unsafe { handle(file) }?;
-        if !(0..=5).contains(&hint) {
-            return Err(Failure::Argument(libc::EINVAL, "hints are 0 to 5, those of F_SET_RW_HINT"));
-        }
-        file.file.set_write_ahead(hint != LANEFS_LIFE_SHORT);
+        let life = life(hint)?;
+        file.file.set_write_ahead(life != WriteLife::Short);
+        file.file.set_write_life(life);
         Ok(())
     })
 }

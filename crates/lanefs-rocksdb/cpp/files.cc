@@ -255,8 +255,9 @@ IOStatus WritableFile::Fsync(const IOOptions& /*options*/, IODebugContext* /*dbg
   return Result(lanefs_fsync(file_->get()), "syncing", name_);
 }
 
-// Logs are SHORT: what is removed soon need not go to the device at all, unless it is synced. Kept
-// as RocksDB's `WLTH_NOT_SET` and so on; LaneFS has the numbers of Linux, as they have.
+// Logs are SHORT: what is removed soon need not go to the device at all, unless it is synced. What
+// goes there is put beside what lives as long. Kept as RocksDB's `WLTH_NOT_SET` and so on; LaneFS
+// has the numbers of Linux, as they have.
 void WritableFile::SetWriteLifeTimeHint(rocksdb::Env::WriteLifeTimeHint hint) {
   write_hint_ = hint;
   // It is a hint: nothing is to be done where it is not taken.

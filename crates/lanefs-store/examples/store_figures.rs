@@ -51,6 +51,7 @@ fn write(ino: u64, page: u64, pages: u64, block: &Block) -> InodeUpdate {
         pages,
         reserved: 0,
         more: false,
+        life: Default::default(),
     }
 }
 

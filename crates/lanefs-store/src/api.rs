@@ -303,6 +303,24 @@ pub struct Cut<'a> {
     pub attrs: &'a dyn Fn() -> Attrs,
 }
 
+/// The time for which what is written is expected to be wanted. It decides which blocks lie
+/// together, and nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Life {
+    /// Soon overwritten or removed.
+    Short = 0,
+    /// Nothing is known of it.
+    #[default]
+    Usual = 1,
+    /// It stays.
+    Long = 2,
+}
+
+impl Life {
+    /// All of them, by their numbers.
+    pub const ALL: [Life; 3] = [Life::Short, Life::Usual, Life::Long];
+}
+
 /// New state of one inode.
 #[derive(Debug)]
 pub struct InodeUpdate {
@@ -323,6 +341,8 @@ pub struct InodeUpdate {
     pub more: bool,
     /// Blocks reserved for these pages; given back here and what is really used is charged.
     pub reserved: u32,
+    /// How long these pages are expected to be wanted.
+    pub life: Life,
 }
 
 /// The input of a checkpoint's fold.
@@ -370,8 +390,11 @@ pub struct Pressure {
     pub segments: u64,
     /// Below this many free segments they are few: twice what is kept back, about.
     pub low_water: u64,
-    /// Below this many free segments, clean and checkpoint in the background: `low_water`, or less
-    /// where data goes to slack.
+    /// Below this many free segments, make a checkpoint in the background: `low_water`, or less
+    /// where data goes to slack. It frees what died, and finds the slack there is.
+    pub checkpoint_below: u64,
+    /// Below this many free segments, those counted that the next checkpoint frees, clean before
+    /// it: less than `low_water` where data goes to slack, or will behind that checkpoint.
     pub clean_below: u64,
     /// Clean until so many are free, or will be.
     pub clean_to: u64,

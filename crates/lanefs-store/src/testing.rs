@@ -1,9 +1,9 @@
 //! A log in memory, for testing the structures without an engine; and short words for those who
 //! test with one.
 
-use crate::api::{InodeUpdate, PageRead};
+use crate::api::{InodeUpdate, Life, PageRead};
 use crate::error::{Result, StoreError};
-use crate::log::mlog::Heat;
+use crate::log::heat::Heat;
 use crate::log::segment::{SegId, State};
 use crate::store::Store;
 use crate::tree::block_io::{BlockSink, BlockSource, Owner};
@@ -153,7 +153,16 @@ pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate
         btime: 1,
         generation: 0,
     };
-    InodeUpdate { ino: Ino(ino), attrs, size_only: false, xattrs: None, pages, reserved: 0, more: false }
+    InodeUpdate {
+        ino: Ino(ino),
+        attrs,
+        size_only: false,
+        xattrs: None,
+        pages,
+        reserved: 0,
+        more: false,
+        life: Life::Usual,
+    }
 }
 
 /// Returns the first byte of a page; `None` of a hole.
@@ -174,7 +183,7 @@ pub fn leave(s: &Store, k: u32) -> Vec<SegId> {
     let take =
         |m: &crate::log::mlog::Mlog, heat| m.alloc(&s.engine.log.segments, heat, 1, 1, true, &mut Vec::new());
     for m in &s.engine.log.mlogs {
-        for heat in [Heat::Hot, Heat::Warm, Heat::Cold, Heat::Node] {
+        for heat in [Heat::Bucket, Heat::Warm, Heat::Cold, Heat::Node] {
             while take(m, heat).is_ok() {}
         }
     }

@@ -22,7 +22,7 @@ use crate::ops::remove;
 use crate::persist::Persist;
 use crate::persist::fsync;
 use crate::stat::Stat;
-use crate::{Cred, FileKind, Metadata, SetAttr, locks};
+use crate::{Cred, FileKind, Metadata, SetAttr, WriteLife, locks};
 use lanefs_format::{BLOCK_SIZE, Ino, MAX_FILE_SIZE};
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -168,6 +168,35 @@ impl File {
     /// longer. Changes no promise.
     pub fn set_write_ahead(&self, ahead: bool) {
         self.writes_ahead.store(ahead, Ordering::Relaxed);
+    }
+
+    /// Says how long what is written to the file, through any handle, will be wanted, as
+    /// `F_SET_RW_HINT` of `fcntl(2)` does: what dies soon is put where it dies together, which
+    /// leaves the cleaner less to move. [`WriteLife::Short`] is apart from the rest, and so are
+    /// [`WriteLife::Long`] and [`WriteLife::Extreme`], which lie with what the cleaner found to
+    /// stay; the others are as if nothing had been said.
+    ///
+    /// It holds for what goes to the device from now on, which may have been written before. It is
+    /// not durable, and no longer than the inode stays in memory: until the volume is closed, or
+    /// until memory is wanted and no handle is open. It changes no promise.
+    ///
+    /// ```no_run
+    /// # fn main() -> lanefs::Result<()> {
+    /// # let volume = lanefs::Volume::open("disk.lane")?;
+    /// use lanefs::{OpenOptions, WriteLife};
+    ///
+    /// let sorted = volume.fs().open("/run-17.tmp", OpenOptions::new().write(true).create(true))?;
+    /// sorted.set_write_life(WriteLife::Short);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_write_life(&self, life: WriteLife) {
+        self.inode().set_write_life(life);
+    }
+
+    /// Returns what [`File::set_write_life`] has said last, of this file by whichever handle.
+    pub fn write_life(&self) -> WriteLife {
+        self.inode().write_life()
     }
 
     /// Returns its inode number.

@@ -86,6 +86,7 @@ pub mod size;
 pub mod stat;
 pub mod times;
 pub mod volume;
+mod write_life;
 
 pub use create::CreateOptions;
 pub use cred::Cred;
@@ -104,3 +105,4 @@ pub use options::{MountOptions, Order};
 pub use report::Report;
 pub use stat::{NewInodeAttrs, NodeEntry, SetAttr, SetTime, Stat, StatFs};
 pub use volume::Volume;
+pub use write_life::WriteLife;

@@ -72,6 +72,9 @@ impl<F: TargetFile> TargetFile for MeteredFile<F> {
     fn sync_data(&self) -> Op<()> {
         self.inner.sync_data()
     }
+    fn set_life(&self, is_short: bool) -> Op<()> {
+        self.inner.set_life(is_short)
+    }
 }
 
 impl<T: Target> Target for Metered<T> {

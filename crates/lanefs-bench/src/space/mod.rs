@@ -3,6 +3,7 @@
 //! Each file system is made anew for each fill level, on a device of its own, and goes through the
 //! phases one after the other: `fill` to that share of what it offers when it is empty, `overwrite`
 //! (twice the volume, at random, in writes of 4 KiB), `fileserver` and `varmail` in what is left.
+//! Or, if asked for, through `lives`: files that live for long beside files that do not.
 //! One at a time: what it takes of memory is given back before the next.
 //!
 //! What is written to the device is counted by the device: that of a volume in this process by
@@ -64,6 +65,17 @@ pub struct SpaceArgs {
     /// Timed seconds of fileserver and varmail.
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
+    /// What is done at each level. `lives` is by itself: it fills an empty file system with files
+    /// that are removed again, half of them soon.
+    #[arg(long, value_delimiter = ',', default_value = "fill,overwrite,fileserver,varmail")]
+    pub phases: Vec<String>,
+    /// The files of `lives` say how long they will live (`F_SET_RW_HINT`).
+    #[arg(long)]
+    pub hints: bool,
+    /// So many per cent of the overwrites go to the rest of the blocks: 90 has nine of ten go to a
+    /// tenth [default: all alike].
+    #[arg(long, value_name = "PER CENT")]
+    pub skew: Option<u8>,
     /// Seconds after which overwriting ends in any case, with a word.
     #[arg(long, default_value_t = 3600.0, value_name = "SECONDS")]
     pub limit: f64,
@@ -132,6 +144,9 @@ pub struct SpaceFailure {
     pub message: String,
 }
 
+/// What can be done at a level.
+const PHASES: [&str; 5] = ["fill", "overwrite", "fileserver", "varmail", "lives"];
+
 /// Does it all and returns the exit status.
 pub fn run(args: &SpaceArgs) -> Res<i32> {
     let mut peers =
@@ -177,6 +192,12 @@ fn check(args: &SpaceArgs, peers: &[Peer]) -> Res<()> {
     let sane = |n: f64, most: f64| n.is_finite() && n > 0.0 && n <= most;
     if !sane(args.passes, 1e6) || !sane(args.seconds, 86_400.0) || !sane(args.limit, 1e7) {
         return Err(Failure::refused("--passes, --seconds and --limit are more than 0"));
+    }
+    if let Some(phase) = args.phases.iter().find(|p| !PHASES.contains(&p.as_str())) {
+        return Err(Failure::refused(format!("--phases: there is no {phase}, but {}", PHASES.join(", "))));
+    }
+    if args.skew.is_some_and(|s| !(1..=99).contains(&s)) {
+        return Err(Failure::refused("--skew is 1 to 99 per cent"));
     }
     if peers.is_empty() || peers.contains(&Peer::Tmpfs) {
         return Err(Failure::refused("--peers names file systems that have a device"));
@@ -258,14 +279,17 @@ fn phases<F: Filled>(
         sync_every: args.sync_every,
         seconds: args.seconds,
         limit: args.limit,
+        skew: args.skew,
+        hints: args.hints,
     };
     let mut files = Vec::new();
-    for phase in ["fill", "overwrite", "fileserver", "varmail"] {
+    for phase in args.phases.iter().map(String::as_str) {
         let done = match phase {
             "fill" => phases::fill(on, fill).map(|(done, made)| {
                 files = made;
                 done
             }),
+            "lives" => phases::lives(on, fill, file.size, &wishes),
             "overwrite" => phases::overwrite(on, &files, file.size, &wishes),
             _ => phases::workload(on, phase, &wishes),
         };

@@ -14,6 +14,10 @@ use hdrhistogram::Histogram;
 
 /// Bytes of a file that fills the volume, but for the last one.
 const FILE: u64 = 16 << 20;
+/// Bytes of a file of which it is known how long it lives, and the share of the volume that those
+/// take which are short-lived.
+const LIVING: usize = 256 << 10;
+const SHORT_SHARE: f64 = 0.02;
 /// Bytes that fill it with each write.
 const CHUNK: usize = 1 << 20;
 /// Bytes of the fileserver's and varmail's files, and of both together the most that they grow to.
@@ -37,6 +41,10 @@ pub struct Wishes {
     pub seconds: f64,
     /// Seconds after which overwriting ends in any case.
     pub limit: f64,
+    /// The per cent of the overwrites that go to the rest of the blocks, if not to all alike.
+    pub skew: Option<u8>,
+    /// Files say how long they will live.
+    pub hints: bool,
 }
 
 /// The outcome of a phase.
@@ -252,7 +260,7 @@ pub fn overwrite<F: Filled>(on: &F, files: &[(String, u64)], bytes: u64, wishes:
     let each = (bytes as f64 * wishes.passes) as u64 / BLOCK as u64 / wishes.workers as u64;
     let span = Span::begin(on)?;
     let deadline = span.started + clock().ticks(wishes.limit);
-    let work = |id: usize| overwriter(&files, each, id, deadline, wishes.sync_every);
+    let work = |id: usize| overwriter(&files, each, id, deadline, wishes);
     let workers: Vec<Res<Overwritten>> = std::thread::scope(|s| {
         let workers: Vec<_> = (0..wishes.workers).map(|id| s.spawn(move || work(id))).collect();
         let joined = workers.into_iter().map(|w| w.join());
@@ -275,8 +283,9 @@ fn overwriter<F: TargetFile>(
     writes: u64,
     id: usize,
     deadline: u64,
-    sync_every: u64,
+    wishes: &Wishes,
 ) -> Res<Overwritten> {
+    let sync_every = wishes.sync_every;
     // The first block of each file, counted through all of them.
     let starts: Vec<u64> = files
         .iter()
@@ -292,7 +301,7 @@ fn overwriter<F: TargetFile>(
     let mut did = Overwritten { latencies: histogram()?, stopped: None };
     for n in 1..=writes {
         stop_if_asked()?;
-        let at = rng.below(blocks);
+        let at = target_block(&mut rng, blocks, wishes.skew);
         let n_file = starts.partition_point(|&s| s <= at) - 1;
         let (file, in_file) = (&files[n_file].0, at - starts[n_file]);
         block.0[..8].copy_from_slice(&n.to_ne_bytes());
@@ -317,6 +326,73 @@ fn overwriter<F: TargetFile>(
         }
     }
     Ok(did)
+}
+
+/// Draws a block. With `skew` that per cent of the draws hit the same few, which are the rest of
+/// each hundred: with 90 nine of ten writes go to a tenth of the blocks.
+fn target_block(rng: &mut Rng, blocks: u64, skew: Option<u8>) -> u64 {
+    let Some(skew) = skew else { return rng.below(blocks) };
+    let often = 100 - u64::from(skew);
+    let range = if rng.below(100) < u64::from(skew) { 0..often } else { often..100 };
+    let in_hundred = range.start + rng.below(range.end - range.start);
+    (rng.below(blocks.div_ceil(100)) * 100 + in_hundred).min(blocks - 1)
+}
+
+/// Makes files, half of which die soon, in a file system that is empty before and kept as full as
+/// asked. Each turn writes a short-lived file and a long-lived one and syncs both; it removes the
+/// oldest short-lived one and any of the long-lived ones. What fills it is not counted.
+/// `bytes`: of the volume; so many times as many are written.
+pub fn lives<F: Filled>(on: &F, percent: f64, bytes: u64, wishes: &Wishes) -> Res<Done> {
+    let place = on.place();
+    let offered = place.statfs().at("statfs")?;
+    let stays = (offered as f64 * (1.0 - percent / 100.0)) as u64;
+    let data = buffer(LIVING);
+    let (mut rng, mut made) = (Rng::new(1), 0);
+    let mut write = |is_short: bool| -> Res<String> {
+        stop_if_asked()?;
+        made += 1;
+        let name = format!("{}{made}", if is_short { "short" } else { "long" });
+        let file = place.open(&place.prefix().join(&name), flags::NEW | flags::DATA).at(&name)?;
+        if wishes.hints {
+            file.set_life(is_short).at("the life of a file")?;
+        }
+        match file.write_at(as_bytes(&data), 0) {
+            Ok(LIVING) => file.sync().at(&name)?,
+            Ok(n) => return Err(Failure::new(format!("{n} bytes of {LIVING} were written to {name}"))),
+            Err(e) => return Err(e).at(&name),
+        }
+        Ok(name)
+    };
+    let remove = |name: &str| place.unlink(&place.prefix().join(name)).at(name);
+    let most = (bytes as f64 * SHORT_SHARE) as usize / LIVING + 1;
+    let mut short = (0..most).map(|_| write(true)).collect::<Res<std::collections::VecDeque<_>>>()?;
+    let mut long = Vec::new();
+    while place.statfs().at("statfs")? > stays {
+        long.push(write(false)?);
+    }
+    if long.is_empty() {
+        return Err(Failure::new("it is too full: `lives` makes the files that fill it"));
+    }
+    place.quiesce()?;
+    let turns = (bytes as f64 * wishes.passes) as usize / (2 * LIVING);
+    let mut latencies = histogram()?;
+    let span = Span::begin(on)?;
+    let deadline = span.started + clock().ticks(wishes.limit);
+    let mut stopped = None;
+    for turn in 1..=turns {
+        if let Some(oldest) = short.pop_front() {
+            remove(&oldest)?;
+        }
+        short.push_back(timed(&mut latencies, || write(true))?);
+        let any = rng.below(long.len() as u64) as usize;
+        remove(&long[any])?;
+        long[any] = timed(&mut latencies, || write(false))?;
+        if clock().now() > deadline {
+            stopped = Some(format!("its time was over after turn {turn} of {turns}"));
+            break;
+        }
+    }
+    Ok(Done { stopped, ..span.end(on, latencies.len(), &latencies)? })
 }
 
 /// Runs a workload of the papers in what is left, as large as half of that lets it be.

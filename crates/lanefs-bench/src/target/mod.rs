@@ -56,6 +56,9 @@ pub trait TargetFile: Sync {
     fn sync(&self) -> Op<()>;
     /// Makes data durable (fdatasync).
     fn sync_data(&self) -> Op<()>;
+    /// Says whether what is written to it is short-lived or long-lived (`F_SET_RW_HINT` of fcntl,
+    /// with `RWH_WRITE_LIFE_SHORT` and `RWH_WRITE_LIFE_EXTREME`).
+    fn set_life(&self, is_short: bool) -> Op<()>;
 }
 
 /// A file system as a workload sees it. Paths are relative to the place the cell runs in.

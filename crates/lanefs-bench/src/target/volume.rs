@@ -5,7 +5,7 @@ use crate::cost::{CountingDevice, Traffic};
 use crate::error::{Context, Op, Res};
 use crate::name::Name;
 use crate::processors::Helpers;
-use lanefs::{File, Fs, MountOptions, OpenOptions, SetTime, Volume};
+use lanefs::{File, Fs, MountOptions, OpenOptions, SetTime, Volume, WriteLife};
 use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
 use lanefs_store::{FormatOptions, Store};
 use std::path::Path;
@@ -156,6 +156,10 @@ impl TargetFile for VolumeFile {
     }
     fn sync_data(&self) -> Op<()> {
         Ok(self.0.sync_data()?)
+    }
+    fn set_life(&self, is_short: bool) -> Op<()> {
+        self.0.set_write_life(if is_short { WriteLife::Short } else { WriteLife::Extreme });
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::table::{self, is_ours};
 use crate::{placeholder, volume};
-use lanefs::FileKind;
+use lanefs::{FileKind, WriteLife};
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::sync::atomic::Ordering;
 
@@ -15,8 +15,10 @@ use std::sync::atomic::Ordering;
 const CHANGEABLE: c_int =
     libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME | libc::O_NONBLOCK;
 
-/// F_SET_RW_HINT and F_SET_FILE_RW_HINT.
+/// F_GET_RW_HINT, F_SET_RW_HINT, F_GET_FILE_RW_HINT and F_SET_FILE_RW_HINT.
+const GET_HINT: c_int = 1035;
 const SET_HINT: c_int = 1036;
+const GET_FILE_HINT: c_int = 1037;
 const SET_FILE_HINT: c_int = 1038;
 
 /// Has a number be the volume's no more, as it is about to be closed.
@@ -210,8 +212,23 @@ unsafe fn control(call: &'static Call, fd: c_int, command: c_int, argument: usiz
             locks::range(d, command, lock)
         }),
         libc::F_GETOWN => answer(Ok(0)),
-        // How long what is written will live: taken, and not used.
-        SET_HINT | SET_FILE_HINT => by_fd(call, fd, |_, _| Ok(0)),
+        // How long what is written will live. There is one for each file, none for a descriptor.
+        SET_HINT | SET_FILE_HINT => by_fd(call, fd, |_, d| {
+            if d.path_only() {
+                return Err(libc::EBADF);
+            }
+            // SAFETY: the caller's promise: with these it points to a u64, or is NULL.
+            let number = unsafe { (argument as *const u64).as_ref() }.ok_or(libc::EFAULT)?;
+            d.file.set_write_life(WriteLife::from_hint(*number).ok_or(libc::EINVAL)?);
+            Ok(0)
+        }),
+        GET_HINT | GET_FILE_HINT => by_fd(call, fd, |_, d| {
+            if d.path_only() {
+                return Err(libc::EBADF);
+            }
+            // SAFETY: as above.
+            unsafe { crate::attributes::put(argument as *mut u64, d.file.write_life().hint()) }
+        }),
         _ => answer(Err(call.refuse(libc::EINVAL))),
     }
 }

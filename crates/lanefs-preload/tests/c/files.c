@@ -51,6 +51,20 @@ int main(int argc, char **argv) {
     SAY(pwrite(c, "xyz", 3, 0));
     SAY(fcntl(a, F_SETFL, O_APPEND));
     SAY(write(a, "!", 1));
+    // How long the file will live: one hint for all its descriptors.
+    uint64_t life = RWH_WRITE_LIFE_SHORT;
+    SAY(fcntl(a, F_SET_RW_HINT, &life));
+    life = 6;
+    SAY(fcntl(a, F_SET_RW_HINT, &life));
+    SAY(fcntl(a, F_SET_RW_HINT, NULL));
+    SAY(fcntl(a, F_GET_RW_HINT, NULL));
+    SAY(fcntl(c, F_GET_RW_HINT, &life));
+    printf("life %d\n", (int)life);
+    life = RWH_WRITE_LIFE_NOT_SET;
+    SAY(fcntl(d, F_SET_RW_HINT, &life));
+    life = 9;
+    SAY(fcntl(a, F_GET_RW_HINT, &life));
+    printf("life %d\n", (int)life);
     SAY(fcntl(a, F_GETFD));
     SAY(fcntl(d, F_GETFD));
     SAY(fcntl(a, F_SETFD, FD_CLOEXEC));

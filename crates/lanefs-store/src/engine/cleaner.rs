@@ -20,8 +20,8 @@ use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
 use crate::inodes::Inodes;
 use crate::log::Log;
+use crate::log::heat::{Heat, addresses};
 use crate::log::io::Write;
-use crate::log::mlog::Heat;
 use crate::log::segment::{SegId, SegInfo};
 use crate::tree::block_io::{BlockSource, Owner};
 use lanefs_format::checksum;
@@ -162,7 +162,7 @@ impl Cleaner<'_> {
         let (mut moved, left) = self.move_data(seg, moves, Heat::Cold)?;
         bad += left;
         // These need a copy, and lie apart from data.
-        let (more, left) = self.move_data(seg, buckets, Heat::Hot)?;
+        let (more, left) = self.move_data(seg, buckets, Heat::Bucket)?;
         (moved, bad) = (moved + more, bad + left);
         if lost > 0 {
             tracing::warn!("segment {seg}: {lost} blocks in use by an owner that cannot be found");
@@ -318,8 +318,7 @@ impl Cleaner<'_> {
         let mut runs = Vec::new();
         let mlog = &self.log.mlogs[moves[0].owner.ino.chunk() as usize % self.log.mlogs.len()];
         mlog.alloc(&self.log.segments, head, moves.len() as u32, checkpoint, true, &mut runs)?;
-        let addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
-        let to: Vec<BlockRef> = addrs
+        let to: Vec<BlockRef> = addresses(&runs)
             .zip(&mut moves)
             .map(|(addr, mv)| {
                 if mv.bucket {
@@ -331,7 +330,7 @@ impl Cleaner<'_> {
         assert_eq!(to.len(), all, "a block that is moved has no place");
         let mut writes: Vec<Write<'_>> =
             to.iter().zip(&moves).map(|(r, mv)| Write { addr: r.addr, data: &mv.block.0 }).collect();
-        if head == Heat::Hot {
+        if head == Heat::Bucket {
             let copies = to.iter().zip(&moves).filter_map(|(r, mv)| Some((self.log.io.copy_of(r.addr)?, mv)));
             writes.extend(copies.map(|(addr, mv)| Write { addr, data: &mv.block.0 }));
         }

@@ -24,7 +24,7 @@
 use crate::engine::cleaner::Cleaner;
 use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
-use crate::log::mlog::Heat;
+use crate::log::heat::Heat;
 use crate::tree::block_io::Owner;
 use lanefs_format::checksum;
 use lanefs_format::header::{self, BlockKind};
@@ -88,7 +88,7 @@ impl Cleaner<'_> {
             if let Some(Some(bucket)) = self.mark_node(m, r.addr, good)?
                 && let Some((seg, _)) = self.log.segments.geometry.locate(r.addr)
             {
-                self.move_data(seg, vec![bucket], Heat::Hot)?;
+                self.move_data(seg, vec![bucket], Heat::Bucket)?;
             }
         }
         Ok(Some(Healed { ino, what: kind.name(), at: bad, why: why.without_advice() }))

@@ -22,20 +22,24 @@ impl Engine {
         // nothing.
         let low_water = kept * 2 - u64::from(self.log.segments.reserved_for_unfolded()).min(kept);
         let slack = &self.log.segments.slack;
-        let (clean_below, clean_to) = match slack.is_on() {
-            false => (low_water, 2 * low_water),
-            // Data has slack, or makes some. What lives is moved for the sake of nodes alone.
-            true => {
-                let few = low_water.min(kept + u64::from(slack.kept()).div_ceil(2));
-                (few, few)
-            }
+        // Data has slack, or makes some. What lives is moved for the sake of nodes alone.
+        let few = low_water.min(kept + u64::from(slack.kept()).div_ceil(2));
+        let (checkpoint_below, clean_below, clean_to) = if slack.gives_way() {
+            (low_water, low_water, 2 * low_water)
+        } else if slack.is_on() {
+            (few, few, few)
+        } else {
+            // The next checkpoint lists slack: to move what lives before it would be for nothing.
+            (low_water, few, few)
         };
+        debug_assert!(clean_below <= checkpoint_below && checkpoint_below <= low_water, "{few} are few");
         Pressure {
             log_bytes: blocks << lanefs_format::BLOCK_SHIFT,
             free_segments: free,
             pending_segments,
             segments: u64::from(self.log.segments.geometry.usable()),
             low_water,
+            checkpoint_below,
             clean_below,
             clean_to,
             urgent: free <= kept || self.metadata_pressure(),

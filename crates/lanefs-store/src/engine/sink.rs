@@ -11,7 +11,7 @@
 use crate::engine::totals::Totals;
 use crate::error::Result;
 use crate::log::Log;
-use crate::log::mlog::Heat;
+use crate::log::heat::Heat;
 use crate::log::usage_table::{TableSink, leaf_of};
 use crate::tree::block_io::{BlockSink, BlockSource, Owner};
 use lanefs_format::checksum;
@@ -119,7 +119,7 @@ impl<'a> Sink<'a> {
         let n = self.log.mlogs.len() as u64;
         let (spread, heat) = match owner {
             Owner::Data { ino, .. } => (ino.chunk(), Heat::Warm),
-            Owner::Bucket { ino, .. } => (ino.chunk(), Heat::Hot),
+            Owner::Bucket { ino, .. } => (ino.chunk(), Heat::Bucket),
             Owner::Inode { ino } | Owner::Map { ino, .. } | Owner::Xattr { ino, .. } => {
                 (ino.chunk(), Heat::Node)
             }

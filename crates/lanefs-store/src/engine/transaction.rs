@@ -29,9 +29,10 @@ use crate::engine::Engine;
 use crate::engine::begun::Begun;
 use crate::error::{Result, StoreError};
 use crate::inodes::cache::{CachedInode, InodeEntry, Logged};
+use crate::log::heat::{ByLife, Runs, addresses};
 use crate::log::message::Pending;
 use crate::log::message::Placed;
-use crate::log::mlog::{Heat, Mlog};
+use crate::log::mlog::Mlog;
 use crate::tree::inode_state::{InodeState, MapDelta, padded, tail_of};
 use crate::tree::radix::Wanted;
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
@@ -219,27 +220,21 @@ impl Engine {
             updates.iter().zip(guards.iter()).map(|(u, g)| Plan::new(u, &g.state)).collect();
         debug_assert_eq!(updates.len(), guards.len(), "the caller has locked the inodes");
         debug_assert!(writes.is_empty(), "pages of another transaction");
-        let blocks: usize = plans.iter().map(|p| p.blocks).sum();
-        let mut runs = Vec::new();
+        let mut wanted = ByLife::<u32>::default();
+        updates.iter().zip(&plans).for_each(|(u, plan)| wanted[u.life as usize] += plan.blocks as u32);
+        let blocks = wanted.iter().sum::<u32>() as usize;
+        let mut runs = ByLife::<Runs>::default();
         // Relaxed: the reader section orders it against the checkpoint that changes it.
         let checkpoint = self.log.checkpoint_number.load(Ordering::Relaxed);
-        mlog.alloc(
-            &self.log.segments,
-            Heat::Warm,
-            blocks as u32,
-            checkpoint,
-            self.in_checkpoint(),
-            &mut runs,
-        )?;
-        debug_assert_eq!(runs.iter().map(|r| r.1 as usize).sum::<usize>(), blocks, "blocks are given out");
-        let mut addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
+        mlog.alloc_data(&self.log.segments, wanted, checkpoint, self.in_checkpoint(), &mut runs)?;
+        let mut addrs = runs.each_ref().map(addresses);
         let mut owners = Vec::with_capacity(blocks);
         let (mut freed, mut promised, mut own) = (0u64, 0u64, 0u64);
         let copies = self.log.metadata_copies();
         let mut each = |u: &mut InodeUpdate, plan: Plan, inner: &mut InodeEntry| -> Result<()> {
             promised += u64::from(std::mem::take(&mut u.reserved));
             let mut put = |inner: &mut InodeEntry, page: u64, block: Box<Block>| -> Result<()> {
-                let addr = addrs.next().ok_or(StoreError::NoSpace)?;
+                let addr = addrs[u.life as usize].next().ok_or(StoreError::NoSpace)?;
                 let r = checksum::reference(addr, &block);
                 let old = inner.state.set_page(page, r, &self.log.io)?;
                 inner.add_block(&self.log.segments, addr);

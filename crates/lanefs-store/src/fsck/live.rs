@@ -144,6 +144,7 @@ impl Job<'_> {
                 pages: vec![(page, block)],
                 reserved: 0,
                 more: false,
+                life: Default::default(),
             };
             engine.run_transaction(
                 Transaction { lane: 0, durable: false, groups: Vec::new(), inodes: vec![update] },

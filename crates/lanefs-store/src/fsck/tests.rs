@@ -124,6 +124,7 @@ impl Volume {
                     pages,
                     reserved: 0,
                     more: false,
+                    life: Default::default(),
                 };
                 s.submit(Transaction { lane: 0, durable: i % 20 == 0, groups: Vec::new(), inodes: vec![u] })
                     .unwrap();
@@ -257,6 +258,7 @@ fn an_open_volume_is_recovered_in_memory_by_a_check() {
         pages: vec![(0, page(1))],
         reserved: 0,
         more: false,
+        life: Default::default(),
     };
     s.submit(Transaction { lane: 0, durable: true, groups: g, inodes: vec![u] }).unwrap();
     s.shutdown();
@@ -451,6 +453,7 @@ fn preallocated() -> Volume {
             pages,
             reserved: 0,
             more: false,
+            life: Default::default(),
         };
         let inodes = vec![u];
         s.submit(Transaction { lane: 0, durable: true, groups: Vec::new(), inodes }).unwrap();
@@ -558,6 +561,7 @@ fn unreadable_tables_are_counted_and_searched() {
                 pages: (0..200).map(|p| (p, page(n * 7 + p))).collect(),
                 reserved: 0,
                 more: false,
+                life: Default::default(),
             };
             s.submit(Transaction { lane: 0, durable: false, groups: Vec::new(), inodes: vec![u] }).unwrap();
         }
@@ -890,6 +894,7 @@ fn unclosed() -> Vec<u8> {
             pages: pages.iter().map(|p| (*p, page(seed + p))).collect(),
             reserved: 0,
             more: false,
+            life: Default::default(),
         };
         s.submit(Transaction { lane: 0, durable: true, groups, inodes: vec![u] }).unwrap();
     };

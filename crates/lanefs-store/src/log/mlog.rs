@@ -2,7 +2,9 @@
 //!
 //! The *node head* takes batches only. Its segments form a chain: the first block of each
 //! (the *link*) names the segment that follows, which is chosen when the segment is opened. Data
-//! and checkpoint blocks go to the other heads, by how soon they are expected to die.
+//! and checkpoint blocks go to the other heads, by how soon they are expected to die
+//! (`data_heads`): a segment whose blocks die together is free by itself, and of any other the
+//! cleaner has to move what lives.
 //!
 //! 1. The mutex covers bump allocation and nothing else; no I/O, no waiting inside. Callers are
 //!    inside a reader section of the store's RPS, so a position recorded by the writer divides
@@ -22,6 +24,7 @@
 //!    durable, once ([`Mlog::wants_mark`]).
 
 use crate::error::{Result, StoreError};
+use crate::log::heat::{HEADS, Heat};
 use crate::log::listing::Taken;
 use crate::log::segment::{SegId, SegmentTable, State};
 use crate::log::space::parts_of_inode;
@@ -35,23 +38,10 @@ use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The lifetime that a block is expected to have; each has its own head.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Heat {
-    /// Directory buckets.
-    Hot = 0,
-    /// Data that users write.
-    Warm = 1,
-    /// Data that the cleaner moved: it has survived for long.
-    Cold = 2,
-    /// Node blocks of checkpoints.
-    Node = 3,
-}
-
 #[derive(Clone, Copy, Debug)]
-struct Head {
-    seg: SegId,
-    next: u32,
+pub(super) struct Head {
+    pub seg: SegId,
+    pub next: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,11 +55,11 @@ struct NodeHead {
     link_due: bool,
 }
 
-struct Heads {
+pub(super) struct Heads {
     node: Option<NodeHead>,
-    open: [Option<Head>; 4],
+    pub open: [Option<Head>; HEADS],
     /// What was taken from the list of slack and is not used up; the last is the next.
-    slack: Taken,
+    pub slack: Taken,
     /// Full segments of the chain that recovery may still have to read, oldest first.
     chain: VecDeque<(SegId, u64)>,
     /// Owners of data blocks given out since the last checkpoint.
@@ -145,7 +135,7 @@ impl Heads {
 
     /// Checks, in debug builds, that the chain grows along its sequences, that its head and the
     /// open heads lie in their segments, and that nothing counts as durable that has no place.
-    fn check_invariants(&self, t: &SegmentTable) {
+    pub fn check_invariants(&self, t: &SegmentTable) {
         if !cfg!(debug_assertions) {
             return;
         }
@@ -202,8 +192,8 @@ pub(crate) struct Mlog {
     pub id: usize,
     pub device: usize,
     /// Fold the heads into two: the volume is too small for more open segments.
-    small: bool,
-    heads: CachePadded<Mutex<Heads>>,
+    pub(super) small: bool,
+    pub(super) heads: CachePadded<Mutex<Heads>>,
     links: Mutex<Vec<u64>>,
     link_written: Condvar,
     /// Length of `links`, so that the usual case is one load. Written by whoever gets a place for a
@@ -238,7 +228,7 @@ impl Mlog {
             small,
             heads: CachePadded::new(Mutex::new(Heads {
                 node: None,
-                open: [None; 4],
+                open: [None; HEADS],
                 slack: Taken::default(),
                 chain: VecDeque::new(),
                 owners: Vec::new(),
@@ -261,7 +251,7 @@ impl Mlog {
     }
 
     /// Returns a segment of the mlog's own device, or of any other that has one.
-    fn claim(&self, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
+    pub(super) fn claim(&self, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
         let n = t.devices();
         (0..n).find_map(|i| t.claim((self.device + i) % n, state, heat))
     }
@@ -485,71 +475,6 @@ impl Mlog {
         self.chain_devices.load(Ordering::Relaxed)
     }
 
-    /// Gives out `n` blocks of the head for `heat` as runs, which are added to `out`. With `urgent`
-    /// the segments kept back for checkpoints and the cleaner may be used.
-    pub fn alloc(
-        &self,
-        t: &SegmentTable,
-        heat: Heat,
-        n: u32,
-        checkpoint: u64,
-        urgent: bool,
-        out: &mut Vec<(BlockAddr, u32)>,
-    ) -> Result<()> {
-        // Blocks of the tree have heads of their own if they have copies: the second half of their
-        // segments is for these.
-        let paired = t.geometry.copies == 2 && matches!(heat, Heat::Hot | Heat::Node);
-        let slot = match heat {
-            _ if !self.small => heat as usize,
-            _ if paired => 3,
-            Heat::Cold => 2,
-            _ => 1,
-        };
-        let size = if paired { t.geometry.half() } else { t.geometry.segment_blocks };
-        let first = out.len();
-        let mut h = self.heads.lock();
-        // Data goes to slack first, and to free segments only while there are enough (`slack`, 5).
-        let (slack, kept) = match heat {
-            Heat::Warm => (h.slack.reach(t, n, urgent), t.slack.kept()),
-            _ => (0, 0),
-        };
-        let mut left = n - slack;
-        let here = h.open[slot].map_or(0, |head| size - head.next);
-        let segments = left.saturating_sub(here).div_ceil(size);
-        if segments > 0 && t.free_count() < segments + if urgent { 0 } else { t.reserved_segments() + kept } {
-            return Err(StoreError::NoSpace);
-        }
-        h.slack.give(t, slack, checkpoint, out);
-        while left > 0 {
-            let mut head = match h.open[slot] {
-                Some(head) if head.next < size => head,
-                full => {
-                    let seg = self.claim(t, State::Open, heat as u8).ok_or(StoreError::NoSpace)?;
-                    t.set_paired(seg, paired);
-                    if let Some(f) = full {
-                        t.close(f.seg);
-                    }
-                    Head { seg, next: 0 }
-                }
-            };
-            debug_assert_eq!(t.is_paired(head.seg), paired, "a {heat:?} block in segment {}", head.seg);
-            let take = left.min(size - head.next);
-            debug_assert!(take > 0, "a run of no blocks");
-            t.touch(head.seg, checkpoint);
-            out.push((t.geometry.addr(head.seg, head.next), take));
-            head.next += take;
-            left -= take;
-            h.open[slot] = Some(head);
-            if head.next == size {
-                t.close(head.seg);
-                h.open[slot] = None;
-            }
-        }
-        debug_assert_eq!(out[first..].iter().map(|r| r.1).sum::<u32>(), n, "as many as were asked for");
-        h.check_invariants(t);
-        Ok(())
-    }
-
     /// Lets go of the slack that was taken from the list.
     pub fn let_go_of_slack(&self, t: &SegmentTable) {
         std::mem::take(&mut self.heads.lock().slack).let_go(t);
@@ -728,6 +653,8 @@ impl Mlog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Life;
+    use crate::log::heat::{ByLife, Runs, addresses};
     use crate::log::segment::Geometry;
     use crate::log::space::PARTS_OF_BLOCK;
     use lanefs_format::superblock::Layout;
@@ -804,11 +731,11 @@ mod tests {
         assert_eq!(m.open_segments(), 2);
         // All or nothing, and what is kept back is only for the urgent.
         let free = t.free_count();
-        assert!(m.alloc(&t, Heat::Hot, 16 * 40, 1, true, &mut out).is_err());
+        assert!(m.alloc(&t, Heat::Bucket, 16 * 40, 1, true, &mut out).is_err());
         t.set_reserved_segments(free - 1);
-        assert!(m.alloc(&t, Heat::Hot, 17, 1, false, &mut out).is_err());
+        assert!(m.alloc(&t, Heat::Bucket, 17, 1, false, &mut out).is_err());
         assert_eq!(t.free_count(), free);
-        m.alloc(&t, Heat::Hot, 17, 1, true, &mut out).unwrap();
+        m.alloc(&t, Heat::Bucket, 17, 1, true, &mut out).unwrap();
         assert_eq!(t.free_count(), free - 2);
     }
 
@@ -834,7 +761,7 @@ mod tests {
         };
         assert_eq!(take(Heat::Warm, 2).unwrap(), [(segs[1], 1, 1), (segs[1], 3, 1)]);
         assert_eq!((t.info(segs[1]).touched, t.info(segs[0]).touched), (2, 1));
-        assert!(take(Heat::Cold, 1).unwrap().iter().all(|r| !segs.contains(&r.0)));
+        assert!(take(Heat::Cold, 16).unwrap().iter().all(|r| !segs.contains(&r.0)));
         // All or nothing: what is at hand stays there.
         t.set_reserved_segments(t.free_count() - 3);
         assert!(matches!(take(Heat::Warm, 10), Err(StoreError::NoSpace)));
@@ -912,10 +839,90 @@ mod tests {
         let t = table();
         let m = Mlog::new(0, 0, true);
         let mut out = Vec::new();
-        for heat in [Heat::Hot, Heat::Warm, Heat::Cold, Heat::Hot] {
+        for heat in [Heat::Bucket, Heat::Warm, Heat::Cold, Heat::Node] {
             m.alloc(&t, heat, 1, 1, true, &mut out).unwrap();
         }
         assert_eq!(m.open_segments(), 2);
+    }
+
+    /// Returns the segments of what was given out.
+    fn segments_of(t: &SegmentTable, runs: &Runs) -> Vec<SegId> {
+        let mut all: Vec<_> =
+            addresses(runs).filter_map(|a| t.geometry.locate(a)).map(|(seg, _)| seg).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Lives lie apart, and a segment knows whose it is. On a small volume what dies soon lies
+    /// beside what nothing is known of.
+    #[test]
+    fn data_of_each_life_has_segments_of_its_own() {
+        let t = table();
+        let m = Mlog::new(0, 0, false);
+        let mut out = ByLife::<Runs>::default();
+        (0..4).for_each(|_| m.alloc_data(&t, [6, 7, 5], 1, false, &mut out).unwrap());
+        let segments = out.each_ref().map(|runs| segments_of(&t, runs));
+        let heats = segments.each_ref().map(|s| s.iter().map(|s| t.info(*s).heat).collect::<Vec<_>>());
+        assert_eq!(heats, [vec![4, 4], vec![1, 1], vec![2, 2]]);
+        assert_eq!(m.open_segments(), 3);
+        let (t, m) = (table(), Mlog::new(0, 0, true));
+        let mut out = ByLife::<Runs>::default();
+        m.alloc_data(&t, [6, 7, 5], 1, false, &mut out).unwrap();
+        let [hot, warm, cold] = out.each_ref().map(|runs| segments_of(&t, runs));
+        assert!(hot == warm && t.info(hot[0]).heat == Heat::Warm as u8, "{hot:?} and {warm:?}");
+        assert!(cold != warm && m.open_segments() == 2, "{cold:?} and {warm:?}");
+    }
+
+    /// Three heads do not keep from anybody what one would have had: whatever is wanted, all blocks
+    /// of open segments are given out before anybody is refused.
+    #[test]
+    fn before_a_write_is_refused_all_heads_are_full() {
+        for life in Life::ALL {
+            let t = table();
+            let m = Mlog::new(0, 0, false);
+            let mut out = ByLife::<Runs>::default();
+            m.alloc_data(&t, [3, 3, 3], 1, false, &mut out).unwrap();
+            t.set_reserved_segments(t.free_count());
+            let mut wanted = [0; 3];
+            wanted[life as usize] = 10;
+            // Three segments of 16 blocks have 39 left.
+            (0..3).for_each(|_| m.alloc_data(&t, wanted, 1, false, &mut out).unwrap());
+            let refused = m.alloc_data(&t, wanted, 1, false, &mut out);
+            assert!(matches!(refused, Err(StoreError::NoSpace)), "{life:?}: {refused:?}");
+            m.alloc_data(&t, [3, 3, 3], 1, false, &mut out).unwrap();
+            assert_eq!(m.open_segments(), 0, "{life:?}");
+            assert_eq!(t.free_count(), t.reserved_segments(), "{life:?}");
+            let mut all: Vec<_> = out.iter().flat_map(addresses).collect();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), 48, "{life:?}: a block was given out twice");
+            // One segment more, for all of them together.
+            t.set_reserved_segments(t.free_count() - 1);
+            m.alloc_data(&t, [5, 5, 6], 1, false, &mut out).unwrap();
+            assert!(m.alloc_data(&t, [1, 0, 0], 1, false, &mut out).is_err(), "{life:?}");
+        }
+    }
+
+    /// Where there is slack it is used, whatever the life; what dies soon is the last to get it.
+    #[test]
+    fn slack_is_for_data_of_every_life() {
+        let t = table();
+        let m = Mlog::new(0, 0, false);
+        let mut out = Runs::new();
+        m.alloc(&t, Heat::Warm, 16, 1, true, &mut out).unwrap();
+        let (full, _) = t.geometry.locate(out[0].0).unwrap();
+        (0..8).for_each(|i| assert!(t.set_live(t.geometry.addr(full, i))));
+        t.slack.renew(t.list_slack(2, 100, |_, _| true), 1, 1);
+        let mut out = ByLife::<Runs>::default();
+        m.alloc_data(&t, [2, 0, 2], 2, false, &mut out).unwrap();
+        assert_eq!(out.each_ref().map(|runs| segments_of(&t, runs)), [vec![full], vec![], vec![full]]);
+        let mut out = ByLife::<Runs>::default();
+        m.alloc_data(&t, [3, 1, 2], 2, false, &mut out).unwrap();
+        let [hot, warm, cold] = out.each_ref().map(|runs| segments_of(&t, runs));
+        assert_eq!((m.slack(), warm, cold), (0, vec![full], vec![full]));
+        assert_eq!(hot.len(), 2, "one block of slack and two of a segment, not {hot:?}");
+        assert!(hot.contains(&full));
     }
 
     /// Returns what makes an inode, in an epoch.

@@ -2,8 +2,10 @@
 
 pub(crate) mod buckets;
 pub(crate) mod census;
+pub(crate) mod data_heads;
 pub(crate) mod discard;
 pub(crate) mod geometry;
+pub(crate) mod heat;
 pub(crate) mod io;
 pub(crate) mod listing;
 pub(crate) mod message;

@@ -108,7 +108,12 @@ impl Slack {
     /// Returns whether few segments were free at the last checkpoint, and nobody found no space of
     /// late.
     pub fn is_on(&self) -> bool {
-        self.wanted.load(Relaxed) && self.given_way.load(Relaxed) == 0
+        self.wanted.load(Relaxed) && !self.gives_way()
+    }
+
+    /// Returns whether somebody found no space of late (6).
+    pub fn gives_way(&self) -> bool {
+        self.given_way.load(Relaxed) > 0
     }
 
     /// Returns the number of free segments that data leaves alone because there is slack.

@@ -2,6 +2,7 @@
 
 mod fault_tests;
 mod host_tests;
+mod life_tests;
 mod meanwhile_tests;
 mod pack_tests;
 mod retry_tests;

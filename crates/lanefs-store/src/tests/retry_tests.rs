@@ -5,7 +5,7 @@
 use crate::api::{FoldInput, FormatOptions, OpenOptions, PageRead, Transaction};
 use crate::device::{Device, Fault, FaultyDevice, HookedDevice, Kind, MemoryDevice, MemoryImage, Plan};
 use crate::error::{Result, StoreError};
-use crate::log::mlog::Heat;
+use crate::log::heat::Heat;
 use crate::log::segment::State;
 use crate::store::Store;
 use crate::testing::{file, first_byte, leave, named, page, update};

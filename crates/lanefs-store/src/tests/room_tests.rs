@@ -4,7 +4,8 @@
 use crate::api::{FoldInput, FormatOptions, OpenOptions, Transaction};
 use crate::device::{Device, MemoryDevice, WriteReq};
 use crate::error::StoreError;
-use crate::log::mlog::{Heat, place_of};
+use crate::log::heat::Heat;
+use crate::log::mlog::place_of;
 use crate::log::segment::{SegId, State};
 use crate::log::space::PARTS_OF_BLOCK;
 use crate::store::Store;
@@ -74,7 +75,7 @@ fn what_a_failed_checkpoint_carried_is_known_to_be_durable() {
         // A list of orphans that no block can be found for.
         m.orphans_changed = m.orphans.insert(Ino(99));
         let claimed = claim(&s, 0);
-        for heat in [Heat::Hot, Heat::Warm, Heat::Cold, Heat::Node] {
+        for heat in [Heat::Bucket, Heat::Warm, Heat::Cold, Heat::Node] {
             while s.engine.log.mlogs[0]
                 .alloc(&s.engine.log.segments, heat, 1, 1, true, &mut Vec::new())
                 .is_ok()

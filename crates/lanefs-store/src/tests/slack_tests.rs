@@ -163,6 +163,35 @@ fn what_died_without_a_sync_is_there_after_a_crash() {
     v.close_and_check();
 }
 
+/// A volume of which segments were free at the last checkpoint, and are not any more, has no list
+/// yet: the cleaner moved what lives up to twice the low water, ahead of the checkpoint that makes
+/// the list.
+#[test]
+fn nothing_is_moved_ahead_of_the_checkpoint_that_lists_slack() {
+    let mut v = Full::new(64, 64, 700);
+    let pressure = |v: &Full| v.store().pressure();
+    assert!(pressure(&v).free_segments > pressure(&v).low_water && !v.slack_is_used());
+    while pressure(&v).free_segments >= pressure(&v).low_water {
+        v.overwrite(16, 0);
+    }
+    let p = pressure(&v);
+    assert_eq!(p.checkpoint_below, p.low_water, "the checkpoint is due: {p:?}");
+    assert!(p.free_segments + p.pending_segments >= p.clean_below, "the cleaner would come first: {p:?}");
+    v.checkpoint();
+    let p = pressure(&v);
+    assert!(v.slack_is_used() && p.checkpoint_below < p.low_water, "{p:?}");
+    let pages = v.written.len() as u64;
+    v.overwrite(pages, 0);
+    let moved = v.store().report().cleaner.blocks_moved;
+    assert_eq!(moved, 0, "blocks were moved");
+    // Who finds no space gets what the cleaner can make.
+    v.store().engine.log.segments.slack.give_way();
+    let p = pressure(&v);
+    assert_eq!((p.checkpoint_below, p.clean_below, p.clean_to), (p.low_water, p.low_water, 2 * p.low_water));
+    v.all_is_there();
+    v.close_and_check();
+}
+
 /// What waits for slack does not wait for ever: without a list there are the segments that data
 /// otherwise leaves alone.
 #[test]

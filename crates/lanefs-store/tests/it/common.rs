@@ -81,6 +81,7 @@ pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate
         pages,
         reserved: 0,
         more: false,
+        life: Default::default(),
     }
 }
 

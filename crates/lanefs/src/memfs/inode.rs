@@ -21,6 +21,7 @@ use super::stamps::{NO_TIME, Noted, STRIPED, Stamps};
 use super::xattr::XattrSlot;
 use crate::oplog::buffer::SoleGroup;
 use crate::stat::Stat;
+use crate::write_life::WriteLife;
 use lanefs_format::{Attrs, FileKind, Ino, inode_flags};
 use lanefs_sync::SeqWord;
 use lanefs_sync::lock::Mutex;
@@ -156,6 +157,7 @@ unsafe impl Sync for Inode {}
 
 /// Marks in [`Inode::life`].
 const LIFE: u32 = FROZEN | EVICTED | FREED | ENDED | HAS_XATTRS | LINKABLE | FUTURE | PRIVILEGED | FLAGS;
+const _: () = assert!(LIFE & WRITE_LIFE == 0, "the expected life lies in the word of changes");
 /// All flags of an inode.
 const FLAGS: u32 = inode_flags::ALL << FLAGS_AT;
 const _: () = assert!(FLAGS & (ENDED | PRIVILEGED | STORED | 0xffff) == 0, "marks of the inode");
@@ -567,6 +569,24 @@ impl Inode {
         if self.word(flag).load(Relaxed) & flag != 0 {
             self.clear(flag);
         }
+    }
+
+    /// Returns how long what is written to it will be wanted, as somebody has said.
+    pub fn write_life(&self) -> WriteLife {
+        // Relaxed: a hint, for what is written back later.
+        let bits = (self.flags.load(Relaxed) & WRITE_LIFE) >> WRITE_LIFE_AT;
+        let life = WriteLife::from_hint(bits.into());
+        debug_assert!(life.is_some(), "life {bits} was never set");
+        life.unwrap_or_default()
+    }
+
+    /// Sets that, writing only if it is another.
+    pub fn set_write_life(&self, life: WriteLife) {
+        let bits = (life.hint() as u32) << WRITE_LIFE_AT;
+        debug_assert_eq!(bits & !WRITE_LIFE, 0, "{life:?} takes more than three bits");
+        let changed = |f: u32| (f & WRITE_LIFE != bits).then_some(f & !WRITE_LIFE | bits);
+        // AcqRel, as for the marks beside it: theirs go on being handed over.
+        let _ = self.flags.fetch_update(AcqRel, Relaxed, changed);
     }
 
     /// Returns whether there is nothing that these marks, a page or a stripe of the directory stand

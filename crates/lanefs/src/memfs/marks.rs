@@ -39,6 +39,12 @@ pub(crate) const PRIVILEGED: u32 = 8192;
 /// are there. Not while it must not: after a write that took setuid or setgid away.
 pub(crate) const STORED: u32 = 16384;
 
+/// Three bits beside the marks, in the word of those of changes: how long what is written to the
+/// file will be wanted, as its users say ([`crate::WriteLife`]).
+pub(crate) const WRITE_LIFE: u32 = 7 << WRITE_LIFE_AT;
+/// Where they begin.
+pub(crate) const WRITE_LIFE_AT: u32 = 24;
+
 const _: () = {
     let all = [
         DIRTY,
@@ -64,6 +70,7 @@ const _: () = {
         seen |= all[n];
         n += 1;
     }
+    assert!(seen & WRITE_LIFE == 0, "three bits of their own");
 };
 
 /// The next field lies on a line of its own.

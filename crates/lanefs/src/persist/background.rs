@@ -188,7 +188,7 @@ fn fold_round(persist: &Persist, all: bool) -> Result<()> {
     let bytes = persist.journal.backlog.lock().bytes;
     let is_quiet = is_quiet(persist);
     let p = persist.store.pressure();
-    let low = p.free_segments < p.clean_below;
+    let low = p.free_segments < p.checkpoint_below;
     let due = is_checkpoint_due(persist, &p, bytes, is_quiet) || is_due_for_host(persist, &p, bytes, short);
     // What keeps the cleaner from going on must not keep the checkpoint: that frees what was
     // emptied before.

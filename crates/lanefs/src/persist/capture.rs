@@ -9,7 +9,7 @@ use crate::ops::rights::{self, RIGHTS_PENDING};
 use crate::persist::Persist;
 use crate::persist::piece::{self, Writing};
 use crate::persist::stream;
-use lanefs_store::{InodeUpdate, Transaction};
+use lanefs_store::{InodeUpdate, Life, Transaction};
 use lanefs_sync::lock::MutexGuard;
 
 /// The purpose for which an inode is written back.
@@ -161,8 +161,9 @@ fn capture_round(
     let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
     let Some(data) = inode.data() else {
         let (attrs, pages) = (inode.attrs(), Vec::new());
-        let u =
-            InodeUpdate { ino: inode.ino, attrs, size_only: false, xattrs, pages, reserved: 0, more: false };
+        let life = Life::Usual;
+        let (ino, size_only, reserved, more) = (inode.ino, false, 0, false);
+        let u = InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more, life };
         debug_assert!(!data_only, "fdatasync of what has no content writes all attributes");
         if rights::rights_pending(persist, inode) {
             return Err(RIGHTS_PENDING);

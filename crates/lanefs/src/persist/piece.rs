@@ -7,8 +7,9 @@ use crate::memfs::Inode;
 use crate::memfs::data::{Captured, DataCtx, FileData, WritebackGuard};
 use crate::memfs::marks::STORED;
 use crate::ops::rights::{self, RIGHTS_PENDING};
+use crate::write_life::WriteLife;
 use lanefs_format::{Attrs, BLOCK_SIZE, Block, Ino};
-use lanefs_store::{InodeUpdate, Transaction};
+use lanefs_store::{InodeUpdate, Life, Transaction};
 use std::time::{Duration, Instant};
 
 /// The most pages captured at once; fewer where segments are small, so that a round needs few of
@@ -120,6 +121,7 @@ impl<'a> Writing<'a> {
             pages,
             // What was skipped lies behind the others: it is the page in which the file ends.
             more: more || skipped > 0,
+            life: life_of(self.inode),
         }
     }
 
@@ -134,6 +136,15 @@ impl<'a> Writing<'a> {
         if !self.was_stored {
             self.inode.clear(STORED);
         }
+    }
+}
+
+/// Returns the expected life of a file's pages, in the store's words.
+fn life_of(inode: &Inode) -> Life {
+    match inode.write_life() {
+        WriteLife::NotSet | WriteLife::None | WriteLife::Medium => Life::Usual,
+        WriteLife::Short => Life::Short,
+        WriteLife::Long | WriteLife::Extreme => Life::Long,
     }
 }
 

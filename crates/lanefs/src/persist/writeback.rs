@@ -223,7 +223,8 @@ mod tests {
             let mut attrs = attrs;
             attrs.size = (n + 1) * 16 * 4096;
             let (size_only, xattrs, pages, reserved, more) = (false, None, pages(n), 0, false);
-            let inodes = vec![InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more }];
+            let life = Default::default();
+            let inodes = vec![InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more, life }];
             inner.store.submit(Transaction { inodes, ..Transaction::default() })
         };
         let full = (0..1000).find_map(|n| fills(n).err());

@@ -8,6 +8,7 @@ mod examples;
 mod flags;
 mod full;
 mod history;
+mod lives;
 mod locks;
 mod memory;
 mod midway;

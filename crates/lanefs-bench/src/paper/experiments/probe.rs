@@ -161,6 +161,9 @@ impl<F: TargetFile> TargetFile for ProbeFile<F> {
         }
         look(self.look, Call::Sync, || self.file.sync_data())
     }
+    fn set_life(&self, is_short: bool) -> Op<()> {
+        self.file.set_life(is_short)
+    }
 }
 
 impl<T: Target> Target for Probe<'_, T> {

@@ -1,0 +1,166 @@
+//! Places for blocks that are in no batch: those of the tree, and those of data, by their heat.
+//!
+//! What users write goes to one of three heads, by its expected life. Which one is a wish: before a
+//! write is refused, the segments that all three have open are filled, whoever opened them. So
+//! three heads keep no more space from users than one does. A small volume has one for what dies
+//! soon and what nothing is known of, and another for what stays.
+
+use crate::api::Life;
+use crate::error::{Result, StoreError};
+use crate::log::heat::{ByLife, DATA_HEADS, Heat, Runs, take_off};
+use crate::log::mlog::{Head, Heads, Mlog};
+use crate::log::segment::{SegmentTable, State};
+
+impl Heads {
+    /// Returns how many blocks a head can still take of the segment that it has open, in segments
+    /// that it fills up to `size`.
+    fn rest(&self, slot: usize, size: u32) -> u32 {
+        debug_assert!(self.open[slot].is_none_or(|head| head.next < size), "a full segment is open");
+        self.open[slot].map_or(0, |head| size - head.next)
+    }
+}
+
+impl Mlog {
+    /// Returns which head takes blocks of this heat, and whether it fills paired segments. Blocks
+    /// of the tree have heads of their own if they have copies: the second half of their segments
+    /// is for these.
+    fn head_for(&self, t: &SegmentTable, heat: Heat) -> (usize, bool) {
+        let paired = t.geometry.copies == 2 && matches!(heat, Heat::Bucket | Heat::Node);
+        let slot = match heat {
+            _ if !self.small => heat as usize,
+            _ if paired => Heat::Node as usize,
+            Heat::Cold => Heat::Cold as usize,
+            _ => Heat::Warm as usize,
+        };
+        (slot, paired)
+    }
+
+    /// Gives out `n` blocks of the head for `heat` as runs, which are added to `out`. With `urgent`
+    /// the segments kept back for checkpoints and the cleaner may be used.
+    pub fn alloc(
+        &self,
+        t: &SegmentTable,
+        heat: Heat,
+        n: u32,
+        checkpoint: u64,
+        urgent: bool,
+        out: &mut Runs,
+    ) -> Result<()> {
+        if heat == Heat::Warm {
+            let mut runs = [Runs::new(), std::mem::take(out), Runs::new()];
+            let r = self.alloc_data(t, [0, n, 0], checkpoint, urgent, &mut runs);
+            *out = std::mem::take(&mut runs[Life::Usual as usize]);
+            return r;
+        }
+        let (slot, paired) = self.head_for(t, heat);
+        let size = if paired { t.geometry.half() } else { t.geometry.segment_blocks };
+        let first = out.len();
+        let mut h = self.heads.lock();
+        debug_assert!(n > 0 && checkpoint > 0, "{n} blocks for checkpoint {checkpoint}");
+        let segments = n.saturating_sub(h.rest(slot, size)).div_ceil(size);
+        if segments > 0 && t.free_count() < segments + if urgent { 0 } else { t.reserved_segments() } {
+            return Err(StoreError::NoSpace);
+        }
+        let mut left = n;
+        while left > 0 {
+            left -= self.take_run(&mut h, t, heat, slot, left, checkpoint, out)?;
+        }
+        debug_assert_eq!(out[first..].iter().map(|r| r.1).sum::<u32>(), n, "as many as were asked for");
+        h.check_invariants(t);
+        Ok(())
+    }
+
+    /// Gives out blocks for what users wrote, so many of each expected life, as runs, which are
+    /// added to `out`: for all of it or for none. `urgent`: as in [`Mlog::alloc`].
+    ///
+    /// Data goes to slack first, whatever its life: where there is slack little is free, and
+    /// segments are for what cannot go there. What does not find slack goes to the heads, and to
+    /// free segments only while there are enough (`slack`, 5). Where there are too few for three
+    /// heads, it goes wherever a head has blocks left.
+    pub fn alloc_data(
+        &self,
+        t: &SegmentTable,
+        wanted: ByLife<u32>,
+        checkpoint: u64,
+        urgent: bool,
+        out: &mut ByLife<Runs>,
+    ) -> Result<()> {
+        let size = t.geometry.segment_blocks;
+        let slots = Life::ALL.map(|life| self.head_for(t, Heat::of(life)).0);
+        let all: u32 = wanted.iter().sum();
+        let before: u32 = out.iter().flatten().map(|r| r.1).sum();
+        let mut h = self.heads.lock();
+        let free = t.free_count();
+        let keep = if urgent { 0 } else { t.reserved_segments() + t.slack.kept() };
+        let are_free = |segments: u32| segments == 0 || free >= segments + keep;
+        let slack = h.slack.reach(t, all, urgent);
+        let mut left = wanted;
+        let from_slack = take_off(&mut left, slack);
+        let missing = |slot| {
+            let n: u32 = left.iter().zip(slots).filter(|l| l.1 == slot).map(|l| l.0).sum();
+            n.saturating_sub(h.rest(slot, size)).div_ceil(size)
+        };
+        let is_spread = are_free(DATA_HEADS.into_iter().map(missing).sum());
+        let open: u32 = DATA_HEADS.into_iter().map(|slot| h.rest(slot, size)).sum();
+        if !is_spread && !are_free((all - slack).saturating_sub(open).div_ceil(size)) {
+            return Err(StoreError::NoSpace);
+        }
+        for life in Life::ALL {
+            let (i, heat) = (life as usize, Heat::of(life));
+            h.slack.give(t, from_slack[i], checkpoint, &mut out[i]);
+            while left[i] > 0 {
+                let other = || DATA_HEADS.into_iter().find(|slot| h.rest(*slot, size) > 0);
+                let is_full = h.rest(slots[i], size) == 0;
+                let slot = if is_full && !is_spread { other().unwrap_or(slots[i]) } else { slots[i] };
+                left[i] -= self.take_run(&mut h, t, heat, slot, left[i], checkpoint, &mut out[i])?;
+            }
+        }
+        let given: u32 = out.iter().flatten().map(|r| r.1).sum();
+        debug_assert_eq!(given - before, all, "as many as were asked for");
+        h.check_invariants(t);
+        Ok(())
+    }
+
+    /// Takes up to `most` blocks of the segment that a head has open, or of one that is claimed for
+    /// it. Returns how many.
+    #[expect(clippy::too_many_arguments)]
+    fn take_run(
+        &self,
+        h: &mut Heads,
+        t: &SegmentTable,
+        heat: Heat,
+        slot: usize,
+        most: u32,
+        checkpoint: u64,
+        out: &mut Runs,
+    ) -> Result<u32> {
+        let (own, paired) = self.head_for(t, heat);
+        let size = if paired { t.geometry.half() } else { t.geometry.segment_blocks };
+        let mut head = match h.open[slot] {
+            Some(head) if head.next < size => head,
+            full => {
+                debug_assert_eq!(slot, own, "a segment is opened by the head that it is for");
+                // What shares a head with data of all kinds may be long-lived.
+                let heat = if heat == Heat::Hot && self.small { Heat::Warm } else { heat };
+                let seg = self.claim(t, State::Open, heat as u8).ok_or(StoreError::NoSpace)?;
+                t.set_paired(seg, paired);
+                if let Some(f) = full {
+                    t.close(f.seg);
+                }
+                Head { seg, next: 0 }
+            }
+        };
+        debug_assert_eq!(t.is_paired(head.seg), paired, "a {heat:?} block in segment {}", head.seg);
+        let take = most.min(size - head.next);
+        debug_assert!(take > 0, "a run of no blocks");
+        t.touch(head.seg, checkpoint);
+        out.push((t.geometry.addr(head.seg, head.next), take));
+        head.next += take;
+        h.open[slot] = Some(head);
+        if head.next == size {
+            t.close(head.seg);
+            h.open[slot] = None;
+        }
+        Ok(take)
+    }
+}
