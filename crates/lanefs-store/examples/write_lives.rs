@@ -2,7 +2,7 @@
 //! memory: `cargo run --release -p lanefs-store --example write_lives`.
 //!
 //! One thread does everything, and checkpoints come by what was written, not by the clock: two runs
-//! count the same.
+//! differ by some 0.01 at most.
 
 use lanefs_format::record::{Effect, encode_group};
 use lanefs_store::device::{Device, MemoryDevice};

@@ -140,6 +140,7 @@ fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
 /// all were seen. Returns whether it has free ones. For who makes checkpoints, and for who opens
 /// the volume.
 fn scan_numbers(persist: &Persist, most: usize) -> Result<Option<bool>> {
+    debug_assert!(most > 0 && !persist.options.read_only, "nobody wants a number");
     let Some(chunk) = persist.journal.numbers.scan_next(most) else { return Ok(None) };
     let u = persist.store.chunk_usage(chunk)?;
     Ok(Some(persist.journal.numbers.found(chunk, u.used, &u.generations)))

@@ -53,7 +53,8 @@ fn files_that_die_at_different_times_lie_apart() {
     .into_iter()
     .enumerate()
     {
-        (a.set_write_life(first), b.set_write_life(second));
+        a.set_write_life(first);
+        b.set_write_life(second);
         let (since, bytes) = (written(), (10 + 2 * n as u8, 11 + 2 * n as u8));
         write_in_turns((&a, bytes.0), (&b, bytes.1), 100);
         let (of_a, of_b) = (segments(&dev, bytes.0, since), segments(&dev, bytes.1, since));
