@@ -90,9 +90,11 @@ impl Mlog {
         let all: u32 = wanted.iter().sum();
         let before: u32 = out.iter().flatten().map(|r| r.1).sum();
         let mut h = self.heads.lock();
-        let free = t.free_count();
-        let keep = if urgent { 0 } else { t.reserved_segments() + t.slack.kept() };
-        let are_free = |segments: u32| segments == 0 || free >= segments + keep;
+        // Only who needs a segment reads how many there are, which checkpoints write.
+        let are_free = |segments: u32| {
+            let keep = || if urgent { 0 } else { t.reserved_segments() + t.slack.kept() };
+            segments == 0 || t.free_count() >= segments + keep()
+        };
         let slack = h.slack.reach(t, all, urgent);
         let mut left = wanted;
         let from_slack = take_off(&mut left, slack);
