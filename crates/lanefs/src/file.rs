@@ -182,7 +182,7 @@ impl File {
     ///
     /// ```no_run
     /// # fn main() -> lanefs::Result<()> {
-    /// # let volume = lanefs::Volume::open("disk.lane")?;
+    /// # let volume = lanefs::Volume::open(&["disk.lane"], &lanefs::MountOptions::default())?;
     /// use lanefs::{OpenOptions, WriteLife};
     ///
     /// let sorted = volume.fs().open("/run-17.tmp", OpenOptions::new().write(true).create(true))?;
