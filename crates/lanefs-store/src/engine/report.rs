@@ -37,7 +37,7 @@ impl Engine {
                 total: pressure.segments,
                 free: census.free,
                 reserved: u64::from(log.segments.reserved_segments()),
-                low_water: pressure.checkpoint_below,
+                low_water: pressure.clean_below,
                 pending: census.pending,
                 open: census.open,
                 chain: census.chain,
