@@ -56,48 +56,9 @@ pub(crate) fn free_removed(persist: &Persist) -> Result<()> {
 mod tests {
     use crate::persist::reaper;
     use crate::{Cred, File, Fs, MountOptions, OpenOptions, Volume};
-    use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
+    use lanefs_store::device::{Device, HookedDevice, Kind, MemoryDevice};
     use lanefs_store::{FormatOptions, Store};
-    use lanefs_sync::lock::Mutex;
     use std::sync::Arc;
-
-    /// A device that does something once, in the middle of the next write.
-    struct Midway {
-        inner: MemoryDevice,
-        next: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    }
-
-    impl std::fmt::Debug for Midway {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Midway")
-        }
-    }
-
-    impl Device for Midway {
-        fn size(&self) -> u64 {
-            self.inner.size()
-        }
-        fn name(&self) -> &str {
-            self.inner.name()
-        }
-        fn read(&self, reqs: &mut [ReadReq<'_>]) -> lanefs_store::Result<()> {
-            self.inner.read(reqs)
-        }
-        fn write(&self, reqs: &[WriteReq<'_>]) -> lanefs_store::Result<()> {
-            let next = self.next.lock().take();
-            if let Some(next) = next {
-                // Another thread: this one is in the middle of a checkpoint.
-                std::thread::spawn(next).join().expect("what is done midway succeeds");
-            }
-            self.inner.write(reqs)
-        }
-        fn flush(&self) -> lanefs_store::Result<()> {
-            self.inner.flush()
-        }
-        fn discard(&self, offset: u64, len: u64) -> lanefs_store::Result<()> {
-            self.inner.discard(offset, len)
-        }
-    }
 
     /// What a large file held that ends while a checkpoint is made for somebody who finds no space:
     /// that checkpoint does not give it back, and who waits for it is not refused.
@@ -110,8 +71,7 @@ mod tests {
             ("append", |_, file, bytes| file.append(&vec![9; bytes as usize]).is_ok()),
         ];
         for (what, ask) in asks {
-            let inner = MemoryDevice::new(24 << 20).unwrap();
-            let device = Arc::new(Midway { inner, next: Mutex::new(None) });
+            let device = Arc::new(HookedDevice::new(MemoryDevice::new(24 << 20).unwrap()));
             let d: Arc<dyn Device> = device.clone();
             let format = FormatOptions { segment_blocks: 64, mlogs: 1, ..FormatOptions::default() };
             Store::format(std::slice::from_ref(&d), &format).unwrap();
@@ -126,12 +86,17 @@ mod tests {
             // Something for the checkpoint to write.
             fs.create("/small").unwrap();
             let theirs = volume.clone();
-            *device.next.lock() = Some(Box::new(move || {
-                theirs.as_user(Cred::root()).unlink("/large").unwrap();
-                assert_eq!(reaper::reap(&theirs.0.persist, true).unwrap(), 1);
-            }));
+            device.before(Kind::Write, move || {
+                // Another thread: this one is in the middle of a checkpoint.
+                let end = move || {
+                    theirs.as_user(Cred::root()).unlink("/large").unwrap();
+                    assert_eq!(reaper::reap(&theirs.0.persist, true).unwrap(), 1);
+                };
+                std::thread::spawn(end).join().expect("what is done midway succeeds");
+                Ok(())
+            });
             assert!(ask(&fs, &file, most), "{what}: {:?}", volume.statfs());
-            assert!(device.next.lock().is_none(), "{what}: it ended midway");
+            assert!(device.is_done(Kind::Write), "{what}: it ended midway");
             drop(file);
             drop(fs);
             volume.close().unwrap();
