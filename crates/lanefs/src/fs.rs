@@ -309,9 +309,9 @@ impl Fs {
         self.make(path.as_path(), Ok(Spec { kind: FileKind::Dir, mode, rdev: 0, target: b"", xattrs: b"" }))
     }
 
-    /// Makes what is no regular file to be opened. Under one pin from the walk to the end of the
-    /// call: a directory that is removed meanwhile keeps its number so long, which another one
-    /// could get otherwise.
+    /// Makes what is not opened: a directory, a node, a symbolic link. Under one pin from the walk
+    /// to the end of the call: a directory that is removed meanwhile keeps its number so long,
+    /// which another one could get otherwise.
     fn make(&self, path: &[u8], spec: Result<Spec<'_>>) -> Result<()> {
         let persist = &self.volume.0.persist;
         memory::slow_down_meta(persist);

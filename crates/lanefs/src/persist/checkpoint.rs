@@ -147,7 +147,8 @@ fn scan_numbers(persist: &Persist, most: usize) -> Result<Option<bool>> {
 }
 
 /// Looks for free inode numbers in a volume that was opened just now: the last ones that were given
-/// out, as far as some are free. What cannot be read is left to whoever needs it.
+/// out, as far as some are free. Opening has folded all and made that durable, so what the table
+/// calls free has ended for good (O16). What cannot be read is left to whoever needs it.
 pub(crate) fn find_first_numbers(persist: &Persist) {
     debug_assert!(!persist.background.is_running(), "a checkpoint may scan beside this");
     let mut fruitless = 0;
