@@ -184,10 +184,10 @@ impl Store {
         !self.engine.log.read_only && self.engine.log.space.reserve_rewrite(lane)
     }
 
-    /// Returns whether the maps of so many pages that are not written back yet have space, wherever
-    /// in their files they lie. An estimate, by what one line says.
-    pub fn has_space_for_maps(&self, dirty: u64) -> bool {
-        self.engine.log.space.has_space_for_maps(dirty)
+    /// Returns whether the maps of pages that are not written back yet have space: pages in so many
+    /// groups, each within one node of its file's map. An estimate, by what one line says.
+    pub fn has_space_for_maps(&self, groups: u64) -> bool {
+        self.engine.log.space.has_space_for_maps(groups)
     }
 
     /// Gives reserved space back.

@@ -140,12 +140,12 @@ impl Space {
         self.total.load(Relaxed)
     }
 
-    /// Returns whether the maps of so many pages that are not written back yet have space, if each
-    /// needs a node for itself and one above: in what is free, and at the least in what is there in
-    /// any case ([`beyond`]).
-    pub fn has_space_for_maps(&self, dirty: u64) -> bool {
-        debug_assert!(dirty <= i64::MAX as u64 / 2, "{dirty} pages in memory");
-        let nodes = dirty.saturating_mul(self.copies()).cast_signed();
+    /// Returns whether the maps of so many groups of pages that are not written back yet have
+    /// space, if each needs a node for itself and one above: in what is free, and at the least in
+    /// what is there in any case ([`beyond`]).
+    pub fn has_space_for_maps(&self, groups: u64) -> bool {
+        debug_assert!(groups <= i64::MAX as u64 / 2, "{groups} groups of pages in memory");
+        let nodes = groups.saturating_mul(self.copies()).cast_signed();
         nodes <= self.beyond.load(Relaxed) || nodes <= self.free.estimate() / 2
     }
 

@@ -50,8 +50,8 @@ impl<const ACCEPTED: bool> PageStore for Pages<ACCEPTED> {
     fn reserve_rewrite(&self, lane: usize) -> bool {
         self.0.reserve_rewrite(lane)
     }
-    fn has_space_for_maps(&self, dirty: u64) -> bool {
-        self.0.has_space_for_maps(dirty)
+    fn has_space_for_maps(&self, leaves: u64) -> bool {
+        self.0.has_space_for_maps(leaves)
     }
     fn unreserve(&self, lane: usize, blocks: u64) {
         debug_assert!(blocks <= PAGES_END, "{blocks} blocks of one call");

@@ -14,7 +14,7 @@
 //! inode, its home; the other lanes' lie in `memfs::stamps`, of which [`Inode::stat`],
 //! [`Inode::has`] and [`Inode::take_marks`] know. Readers (stat, permission checks) only read.
 
-use super::data::{ErrSeq, FileData};
+use super::data::{DataCtx, ErrSeq, FileData};
 use super::dir::Dir;
 pub(crate) use super::marks::*;
 use super::stamps::{NO_TIME, Noted, STRIPED, Stamps};
@@ -496,8 +496,8 @@ impl Inode {
 
     /// Takes marks off, here and in the slots, before what they stand for is captured; returns what
     /// was set. The caller holds the sync lock and has set [`SYNCING`]. `data_only`: as far as
-    /// fdatasync asks; the marks of attributes stay.
-    pub fn take_marks(&self, marks: u32, data_only: bool) -> u32 {
+    /// fdatasync asks; the marks of attributes stay. `ctx`: for calls on the file's data.
+    pub fn take_marks<'c>(&self, marks: u32, data_only: bool, ctx: impl FnOnce() -> DataCtx<'c>) -> u32 {
         debug_assert!(self.sync_lock.is_locked() && self.has(SYNCING), "see `is_synced`");
         debug_assert_eq!(marks & LIFE, 0, "marks of two words");
         // The fence behind pairs with the one in `set_times`; those of the slots with theirs.
@@ -507,17 +507,19 @@ impl Inode {
         fence(SeqCst);
         let (striped, pages) =
             if data_only { self.stamps().take_content(self.ino) } else { self.stamps().take(self.ino) };
-        if let Some(d) = self.data() {
-            pages.into_iter().for_each(|p| d.remark(self.ino, p));
+        if let Some(d) = self.data().filter(|_| !pages.is_empty()) {
+            let ctx = ctx();
+            pages.into_iter().for_each(|p| d.remark(&ctx, p));
         }
         was | striped
     }
 
     /// Has the file's tree know the pages that are noted in slots, which stay there: whoever takes
     /// the marks off next finds them again.
-    pub fn mark_noted_pages(&self) {
+    pub fn mark_noted_pages(&self, ctx: &DataCtx<'_>) {
+        debug_assert_eq!(ctx.ino, self.ino, "another file's data");
         if let Some(d) = self.data() {
-            self.stamps().pages(self.ino).into_iter().for_each(|p| d.remark(self.ino, p));
+            self.stamps().pages(self.ino).into_iter().for_each(|p| d.remark(ctx, p));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Capturing one inode and handing it to the store.
 
+use crate::core::page_store::accepted_data_ctx;
 use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::data::FileData;
@@ -106,7 +107,7 @@ pub(crate) fn write_back_held(
         // Cleared before anything is captured: what changes from here on makes the inode dirty
         // again (O15).
         let marks = DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 };
-        let mut was = inode.take_marks(marks, data_only);
+        let mut was = inode.take_marks(marks, data_only, || accepted_data_ctx(persist, inode));
         if inode.dir().is_some_and(Dir::take_changed) {
             was |= DIRTY;
         }

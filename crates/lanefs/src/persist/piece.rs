@@ -51,7 +51,7 @@ impl<'a> Writing<'a> {
         };
         // The notes that came since the marks were taken: no page below that size may be missed
         // (SEMANTICS F9). Its writer noted it before it raised the size.
-        inode.mark_noted_pages();
+        inode.mark_noted_pages(&ctx);
         debug_assert_eq!(attrs.kind(), Some(inode.kind), "the store takes the kind from the mode");
         Writing { persist, inode, data, ctx, lock, data_only, attrs, was_stored }
     }

@@ -488,16 +488,21 @@ fn the_same_fits_each_time_a_volume_is_filled() {
     close_and_check(fs, dev);
 }
 
-/// Writes a page at each multiple of `step` of a file until there is no space, syncs, and returns
-/// how many there are after a crash. All of the device fits into memory: nothing is written back
-/// for want of that.
-fn islands(step: u64) -> u64 {
+/// A volume of 64 MiB; all that is written to it fits into memory, so nothing is written back for
+/// want of that.
+fn volume_in_memory() -> (Fs, Arc<MemoryDevice>) {
     let dev = Arc::new(MemoryDevice::new(64 << 20).unwrap());
     let d: Arc<dyn Device> = dev.clone();
     let format = FormatOptions { segment_blocks: 64, mlogs: 2, ..Default::default() };
     Store::format(std::slice::from_ref(&d), &format).unwrap();
     let options = lanefs::MountOptions { cache_size: 512 << 20, ..options() };
-    let fs = Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
+    (Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root()), dev)
+}
+
+/// Writes a page at each multiple of `step` of a file until there is no space, syncs, and returns
+/// how many there are after a crash.
+fn islands(step: u64) -> u64 {
+    let (fs, dev) = volume_in_memory();
     let file = fs.create("/islands").unwrap();
     let mut n = 0_u64;
     loop {
@@ -539,4 +544,26 @@ fn islands_in_a_sea_of_holes_have_space_for_their_maps() {
     }
     // Two nodes for each.
     assert!(islands(1 << 28) > side_by_side / 4);
+}
+
+/// Files without holes need few nodes: on a volume that is half full they may be written, and
+/// removed, without going to the device for the sake of their maps.
+#[test]
+fn whole_files_wait_in_memory_until_the_volume_is_nearly_full() {
+    let (fs, dev) = volume_in_memory();
+    fs.write("/old", vec![1; 30 << 20]).unwrap();
+    fs.volume().sync().unwrap();
+    let dirty = || fs.volume().report().unwrap().cache.dirty_bytes;
+    assert_eq!(dirty(), 0);
+    for round in 0..4 {
+        for n in 0..96 {
+            fs.write(format!("/f{n}"), vec![n; 256 << 10]).unwrap();
+        }
+        assert_eq!(dirty(), 24 << 20, "round {round}: something was written back");
+        for n in 0..96 {
+            fs.unlink(format!("/f{n}")).unwrap();
+        }
+        fs.volume().sync().unwrap();
+    }
+    close_and_check(fs, dev);
 }

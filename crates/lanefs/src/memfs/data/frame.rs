@@ -22,10 +22,14 @@ pub(super) const ONCE: u32 = 16;
 /// [`super::FileData::zero_tail`].
 pub(super) const BEHIND: u32 = 32;
 
-/// All state bits.
-const ALL: u32 = DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND;
+/// Dirty, and counts as a leaf of its own: it was noted in a lane's stamp in place of a mark in the
+/// tree, or it is lost and stands for its leaf.
+pub(super) const NOTED: u32 = 64;
 
-const _: () = assert!(ALL.count_ones() == 6, "a bit for each");
+/// All state bits.
+const ALL: u32 = DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND | NOTED;
+
+const _: () = assert!(ALL.count_ones() == 7, "a bit for each");
 
 /// Pages a file can have: offsets up to 8 EiB.
 pub(super) const MAX_PAGES: u64 = 1 << 51;
@@ -110,10 +114,11 @@ impl Desc {
         // Relaxed, all of them: read under the lock.
         let (state, slot) = (self.state(), self.slot.load(Ordering::Relaxed));
         debug_assert_eq!(state & !ALL, 0, "state {state:#x}");
+        debug_assert!(state & (DIRTY | NOTED) != NOTED, "a clean page counts as a leaf");
         if self.is_free() {
             debug_assert!(slot.is_null(), "a frame of no file is in a tree");
             debug_assert_eq!(self.page.load(Ordering::Relaxed), 0, "a page of no file");
-            let left = if state & LOST != 0 { LOST | DIRTY | WRITEBACK } else { 0 };
+            let left = if state & LOST != 0 { LOST | DIRTY | WRITEBACK | NOTED } else { 0 };
             debug_assert_eq!(state & !left, 0, "state {state:#x} of a frame of no file");
         } else {
             debug_assert_eq!(state & LOST, 0, "a lost frame has a file");

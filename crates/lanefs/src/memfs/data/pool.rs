@@ -43,12 +43,14 @@ pub(super) type FrameNo = u32;
 /// Frames taken out of the pool and not attached yet, for one call.
 pub(super) type Hand = SmallVec<[FrameNo; 16]>;
 
-/// A lane's share: free frames of its own, and its share of the count of dirty frames.
+/// A lane's share: free frames of its own, and its shares of the counts of dirty frames and leaves.
 #[derive(Default)]
 pub(super) struct LaneSlot {
     free: Mutex<Vec<FrameNo>>,
     /// Written by threads of the lane, Relaxed: a share of a count that orders nothing.
     pub(super) dirty: AtomicI64,
+    /// Likewise, of leaves with dirty pages.
+    pub(super) leaves: AtomicI64,
 }
 
 /// All page frames of a volume.
@@ -301,6 +303,11 @@ impl Drop for FramePool {
     fn drop(&mut self) {
         let used = self.stock.get_mut().used();
         debug_assert!(used <= self.frames);
+        debug_assert!(
+            self.dirty_frames() != 0 || self.dirty_leaves() == 0,
+            "{} leaves count, and nothing is dirty",
+            self.dirty_leaves()
+        );
         if (0..used).any(|f| !self.desc(f as FrameNo).is_free()) {
             // A file still caches pages: its drop will look at descriptors (invariant 1). Keeping
             // the mapping is safe, unmapping it is not.

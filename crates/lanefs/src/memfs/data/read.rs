@@ -272,7 +272,7 @@ impl FileData {
             let guard = ctx.pool.desc(frame).lock();
             let page = first + guards.len() as u64;
             let held = page.checked_sub(1).filter(|_| !guards.is_empty());
-            match self.attach(ctx.ino, page, &guard, false, held) {
+            match self.attach(ctx, page, &guard, false, held) {
                 Ok(()) => {
                     hand.pop();
                     guards.push(guard);

@@ -20,9 +20,9 @@ pub trait PageStore: Sync {
     /// Promises space for a page that has a block, or is preallocated: also on a full volume, but
     /// not for very many before they are written back.
     fn reserve_rewrite(&self, lane: usize) -> bool;
-    /// Returns whether so many pages may be dirty: what is free has space for the nodes of maps
-    /// that they may need when they are written back, of which nothing is promised.
-    fn has_space_for_maps(&self, _dirty: u64) -> bool {
+    /// Returns whether so many leaves may have dirty pages: what is free has space for the nodes of
+    /// maps that they may need when they are written back, of which nothing is promised.
+    fn has_space_for_maps(&self, _leaves: u64) -> bool {
         true
     }
     /// Gives a promise back.

@@ -56,7 +56,7 @@ impl FileData {
     fn gather(&self, ctx: &DataCtx<'_>) {
         debug_assert!(self.writeback_lock.is_locked(), "pages in writeback have no mark");
         if let Some((stamps, _)) = ctx.stamps {
-            stamps.pages(ctx.ino).into_iter().for_each(|page| self.remark(ctx.ino, page));
+            stamps.pages(ctx.ino).into_iter().for_each(|page| self.remark(ctx, page));
         }
     }
 

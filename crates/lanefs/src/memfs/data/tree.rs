@@ -24,11 +24,12 @@
 //!    set: a writer that still saw no parent marked the file, and the writeback comes by the new
 //!    root anyway.
 
-use super::FileData;
 pub(super) use super::frame::MAX_PAGES;
-use super::frame::{DIRTY, Desc, LOST, PageGuard, Slot, WRITEBACK};
+use super::frame::{DIRTY, Desc, LOST, NOTED, PageGuard, Slot, WRITEBACK};
+use super::{DataCtx, FileData};
 use crossbeam_epoch::{self as epoch, Guard};
 use lanefs_format::Ino;
+use lanefs_format::map_node::FANOUT;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
@@ -40,6 +41,7 @@ const TAG: usize = 63;
 const MAX_HEIGHT: usize = 9;
 
 const _: () = assert!(MAX_PAGES <= 1 << (FAN_SHIFT as usize * MAX_HEIGHT), "a page that no tree has");
+const _: () = assert!(FANOUT.is_multiple_of(FAN), "the pages of a leaf lie in one node of a map");
 const _: () = assert!(MAX_HEIGHT <= TAG && align_of::<Node>() > TAG && align_of::<Desc>() > TAG);
 
 /// An inner node or a leaf. Aligned, so that the root word has bits for the height.
@@ -88,13 +90,11 @@ impl Node {
         self.mark_all(1 << index);
     }
 
-    /// Sets the marks of several children; tested first.
-    fn mark_all(&self, bits: u64) {
+    /// Sets the marks of several children; tested first. Returns whether there were none before.
+    fn mark_all(&self, bits: u64) -> bool {
         debug_assert!(bits != 0, "no child is marked");
         // SeqCst: see 5.
-        if self.mask.load(Ordering::SeqCst) & bits != bits {
-            self.mask.fetch_or(bits, Ordering::SeqCst);
-        }
+        self.mask.load(Ordering::SeqCst) & bits != bits && self.mask.fetch_or(bits, Ordering::SeqCst) == 0
     }
 }
 
@@ -260,13 +260,13 @@ impl FileData {
     /// the size lock); `held` is the page the caller has locked already, if any.
     pub(super) fn attach(
         &self,
-        ino: Ino,
+        ctx: &DataCtx<'_>,
         page: u64,
         frame: &PageGuard<'_>,
         past_eof: bool,
         held: Option<u64>,
     ) -> Result<(), Refused> {
-        debug_assert!(page < MAX_PAGES && !ino.is_none());
+        debug_assert!(page < MAX_PAGES && !ctx.ino.is_none());
         debug_assert!(frame.desc().is_free() && !frame.has(LOST), "the frame is another page's");
         debug_assert!(held.is_none_or(|held| held < page), "pages are locked in ascending order");
         debug_assert!(!past_eof || self.size_lock.is_locked(), "who extends holds the size lock");
@@ -280,7 +280,7 @@ impl FileData {
             }
             let word = self.root.load(Ordering::SeqCst);
             if word == 0 && page == 0 {
-                frame.assign(ino, 0);
+                frame.assign(ctx.ino, 0);
                 frame.set_slot(&self.root);
                 self.root.store(std::ptr::from_ref(frame.desc()).expose_provenance(), Ordering::SeqCst);
                 return Ok(());
@@ -305,7 +305,7 @@ impl FileData {
                 // and stays so under the tree lock unless it is detached again, which its lock
                 // prevents: `desc` is attached here.
             }
-            self.grow(page, word);
+            self.grow(ctx, page, word);
             let slot = self.slot_for(page);
             // SAFETY: `slot_for` returned a slot of a node that is linked while we hold the tree
             // lock.
@@ -313,7 +313,7 @@ impl FileData {
             if slot.load(Ordering::Acquire) != 0 {
                 return Err(Refused::Taken);
             }
-            frame.assign(ino, page);
+            frame.assign(ctx.ino, page);
             frame.set_slot(slot);
             // Release: who finds the frame finds its identity and its lock held.
             slot.store(std::ptr::from_ref(frame.desc()).expose_provenance(), Ordering::Release);
@@ -323,7 +323,7 @@ impl FileData {
 
     /// Makes the tree high enough for `page`, and at least 1. Under the tree lock, and page 0's if
     /// it is the root.
-    fn grow(&self, page: u64, mut word: usize) {
+    fn grow(&self, ctx: &DataCtx<'_>, page: u64, mut word: usize) {
         debug_assert!(self.tree.is_locked() && page < MAX_PAGES);
         let mut height = word & TAG;
         while height == 0 || page >= pages_below(height) {
@@ -338,8 +338,10 @@ impl FileData {
                     // caller (4), so we may move its back pointer and its state holds still.
                     if let Some(desc) = unsafe { desc_of(word) } {
                         desc.move_slot(&node.slots[0]);
-                        if desc.state() & DIRTY != 0 {
+                        // One that is noted gets its mark when the note is looked at.
+                        if desc.state() & (DIRTY | NOTED) == DIRTY {
                             node.mask.store(1, Ordering::SeqCst);
+                            ctx.pool.count_dirty_leaves(ctx.lane, 1);
                         }
                     }
                 } else {
@@ -395,26 +397,40 @@ impl FileData {
 
     /// Marks a locked page dirty in the tree, the page's own state being the caller's business.
     /// Returns whether the file had nothing dirty before.
-    pub(super) fn mark_dirty(&self, page: &PageGuard<'_>) -> bool {
+    pub(super) fn mark_dirty(&self, ctx: &DataCtx<'_>, page: &PageGuard<'_>) -> bool {
         debug_assert!(page.has(DIRTY), "a mark without a dirty page");
-        self.mark_in(self.leaf_of(page), 1 << (page.page() & (FAN as u64 - 1)))
+        let newly = self.mark_in(ctx, self.leaf_of(page), 1 << (page.page() & (FAN as u64 - 1)));
+        self.no_note(ctx, page);
+        newly
+    }
+
+    /// Takes a locked page that counted as a leaf of its own out of the count.
+    fn no_note(&self, ctx: &DataCtx<'_>, page: &PageGuard<'_>) {
+        debug_assert!(page.desc().is(ctx.ino, page.page()), "another file's page");
+        if page.has(NOTED) {
+            page.reset(NOTED);
+            ctx.pool.count_dirty_leaves(ctx.lane, -1);
+        }
     }
 
     /// Does as `mark_dirty`, for locked pages of one leaf.
-    pub(super) fn mark_dirty_run(&self, pages: &[PageGuard<'_>]) -> bool {
+    pub(super) fn mark_dirty_run(&self, ctx: &DataCtx<'_>, pages: &[PageGuard<'_>]) -> bool {
         debug_assert!(pages.iter().all(|p| p.has(DIRTY)), "a mark without a dirty page");
         let Some(first) = pages.first() else { return false };
         let leaf = self.leaf_of(first);
         debug_assert!(
             pages.iter().all(|p| self.leaf_of(p).map(std::ptr::from_ref) == leaf.map(std::ptr::from_ref))
         );
-        self.mark_in(leaf, pages.iter().fold(0, |bits, p| bits | 1 << (p.page() & (FAN as u64 - 1))))
+        pages.iter().for_each(|p| self.no_note(ctx, p));
+        self.mark_in(ctx, leaf, pages.iter().fold(0, |bits, p| bits | 1 << (p.page() & (FAN as u64 - 1))))
     }
 
     /// Marks pages of a leaf, or the one in the root, and all above them.
-    fn mark_in(&self, leaf: Option<&Node>, bits: u64) -> bool {
+    fn mark_in(&self, ctx: &DataCtx<'_>, leaf: Option<&Node>, bits: u64) -> bool {
         if let Some(leaf) = leaf {
-            leaf.mark_all(bits);
+            if leaf.mark_all(bits) {
+                ctx.pool.count_dirty_leaves(ctx.lane, 1);
+            }
             let (mut node, mut index) = (leaf, leaf.index);
             loop {
                 let parent = node.parent.load(Ordering::SeqCst); // SeqCst: see 5 and 6
@@ -434,10 +450,15 @@ impl FileData {
     }
 
     /// Takes a locked page's own mark back. Marks above it may stay.
-    pub(super) fn unmark_dirty(&self, page: &PageGuard<'_>) {
+    pub(super) fn unmark_dirty(&self, ctx: &DataCtx<'_>, page: &PageGuard<'_>) {
         if let Some(leaf) = self.leaf_of(page) {
-            leaf.mask.fetch_and(!(1 << (page.page() & (FAN as u64 - 1))), Ordering::SeqCst); // SeqCst: see 5
+            let bit = 1 << (page.page() & (FAN as u64 - 1));
+            // SeqCst: see 5. Nothing was marked but this page: the leaf has nothing dirty now.
+            if leaf.mask.fetch_and(!bit, Ordering::SeqCst) == bit {
+                ctx.pool.count_dirty_leaves(ctx.lane, -1);
+            }
         }
+        self.no_note(ctx, page);
     }
 
     /// Calls `f` for every attached frame (or only those marked dirty) with a page in `range`, in
@@ -506,11 +527,13 @@ impl FileData {
 
 #[cfg(test)]
 impl FileData {
-    /// Checks the whole tree. Nothing may be under way, and no page be noted in stamps.
-    pub fn check_tree(&self, ino: Ino) {
+    /// Checks the whole tree; returns how many leaves have dirty pages. Nothing may be under way,
+    /// and no page be noted in stamps.
+    pub fn check_tree(&self, ino: Ino) -> i64 {
         let pin = epoch::pin();
         let _tree = self.tree.lock();
         let (entry, height) = self.root_entry(&pin);
+        let mut leaves = 0;
         let dirty = match entry {
             Entry::Empty => false,
             Entry::Page(desc) => {
@@ -519,16 +542,17 @@ impl FileData {
             }
             Entry::Node(node) => {
                 assert!(node.parent.load(Ordering::SeqCst).is_null(), "a root has no parent");
-                check_below(node, height, 0, ino, super::pages_of(self.size()))
+                check_below(node, height, 0, (ino, super::pages_of(self.size())), &mut leaves)
             }
         };
         assert!(!dirty || self.has_dirty(), "the file does not know of its dirty pages (5)");
+        leaves
     }
 }
 
-/// Checks the tree below a node; returns whether a page there is dirty.
+/// Checks the tree below a node; returns whether a page there is dirty, and counts such leaves.
 #[cfg(test)]
-fn check_below(node: &Node, height: usize, base: u64, ino: Ino, end: u64) -> bool {
+fn check_below(node: &Node, height: usize, base: u64, (ino, end): (Ino, u64), leaves: &mut i64) -> bool {
     let width = pages_below(height - 1);
     let mask = node.mask.load(Ordering::SeqCst);
     let mut any = false;
@@ -547,13 +571,14 @@ fn check_below(node: &Node, height: usize, base: u64, ino: Ino, end: u64) -> boo
                 let child = unsafe { node_of(word) };
                 assert!(std::ptr::eq(child.parent.load(Ordering::SeqCst), node));
                 assert_eq!(child.index as usize, index);
-                check_below(child, height - 1, first, ino, end)
+                check_below(child, height - 1, first, (ino, end), leaves)
             }
         };
         assert!(marked || !dirty, "a dirty page below {first} that no writeback would find (5)");
         assert!(height > 1 || dirty || !marked, "page {first} is marked, and not dirty");
         any |= dirty;
     }
+    *leaves += i64::from(height == 1 && any);
     any
 }
 
@@ -669,13 +694,14 @@ fn retire(word: usize, pin: &Guard) {
 /// nobody can reach.
 pub(super) fn free_tree(root: &Slot) {
     let word = root.load(Ordering::Acquire);
-    demolish_below(root, word & TAG);
+    demolish_below(root, word & TAG, &mut false);
 }
 
-fn demolish_below(slot: &Slot, height: usize) {
+/// `counts`: the leaf that the slot is in counts among those with dirty pages.
+fn demolish_below(slot: &Slot, height: usize, counts: &mut bool) {
     let word = slot.load(Ordering::Acquire) & !TAG;
     if height == 0 {
-        abandon(slot);
+        abandon(slot, counts);
         return;
     }
     if word == 0 {
@@ -684,16 +710,19 @@ fn demolish_below(slot: &Slot, height: usize) {
     // SAFETY: nobody else can reach the tree, but reclaimers, who touch only slots of frames they
     // have locked.
     let node = unsafe { node_of(word) };
+    let mut counts = height == 1 && node.mask.load(Ordering::SeqCst) != 0;
     for child in &node.slots {
-        demolish_below(child, height - 1);
+        demolish_below(child, height - 1, &mut counts);
         debug_assert!(height > 1 || child.load(Ordering::Relaxed) == 0, "a frame was left");
     }
+    debug_assert!(!counts, "a leaf counts, and none of its pages was dirty");
     // SAFETY: made by `Node::new`; all its slots are empty, so no reclaimer has a frame of it (2).
     drop(unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Node>(word)) });
 }
 
-/// Detaches the frame in a slot, for the clock to find.
-fn abandon(slot: &Slot) {
+/// Detaches the frame in a slot, for the clock to find. The first dirty one of a leaf that counts
+/// stands for it.
+fn abandon(slot: &Slot, counts: &mut bool) {
     // SAFETY: a leaf's slot, or a root of height 0; the pool keeps its memory as long as anything
     // is attached.
     while let Some(desc) = unsafe { desc_of(slot.load(Ordering::Acquire)) } {
@@ -701,9 +730,13 @@ fn abandon(slot: &Slot) {
         // A reclaimer may have detached it before we had the lock, and another file may own it by
         // now.
         if std::ptr::eq(guard.slot(), slot) {
-            let counted = guard.desc().state() & (DIRTY | WRITEBACK);
+            let mut counted = guard.desc().state() & (DIRTY | WRITEBACK | NOTED);
+            if *counts && counted & (DIRTY | NOTED) == DIRTY {
+                counted |= NOTED;
+                *counts = false;
+            }
             detach(&guard);
-            guard.set(LOST | counted); // the clock takes it out of the count of dirty frames
+            guard.set(LOST | counted); // the clock takes it out of the counts
         }
     }
 }

@@ -260,7 +260,7 @@ impl FileData {
             return Ok(());
         }
         let mut hand = Hand::new();
-        ctx.pool.slow_down(|dirty| ctx.store.has_space_for_maps(dirty));
+        ctx.pool.slow_down(|leaves| ctx.store.has_space_for_maps(leaves));
         ctx.pool.take(ctx.lane, 1, &mut hand)?;
         let zeroed = self.zero_tail_with(ctx, &mut hand);
         ctx.pool.give_all(ctx.lane, &mut hand);
@@ -327,7 +327,7 @@ impl FileData {
     fn zero_part(&self, ctx: &DataCtx<'_>, page: u64, from: usize, to: usize) -> Result<()> {
         debug_assert!(from < to && to <= PAGE, "{from}..{to}");
         let mut hand = Hand::new();
-        ctx.pool.slow_down(|dirty| ctx.store.has_space_for_maps(dirty));
+        ctx.pool.slow_down(|leaves| ctx.store.has_space_for_maps(leaves));
         ctx.pool.take(ctx.lane, 1, &mut hand)?;
         let pin = epoch::pin();
         let locked = self.lock_or_load(ctx, page, &mut hand, &pin);
@@ -392,7 +392,7 @@ impl FileData {
         debug_assert!(writeback.is_of(self), "the lock of another file");
         drop(self.tree.lock());
         let pin = epoch::pin();
-        let (mut dirty, mut counted, mut fresh) = (0, 0, 0);
+        let (mut dirty, mut counted, mut fresh, mut under_way) = (0, 0, 0, 0);
         let _ = self.each_page(range.clone(), false, &pin, &mut |page, desc| {
             let guard = desc.lock();
             if !desc.is(ctx.ino, page) {
@@ -402,11 +402,12 @@ impl FileData {
             if guard.has(DIRTY) {
                 dirty += 1;
                 fresh += u64::from(guard.has(HOLE));
-                self.unmark_dirty(&guard);
+                self.unmark_dirty(ctx, &guard);
             }
             if guard.has(DIRTY | WRITEBACK) {
                 counted += 1;
             }
+            under_way += i64::from(guard.has(WRITEBACK));
             tree::detach(&guard);
             drop(guard);
             ctx.pool.give(ctx.lane, ctx.pool.number(desc));
@@ -415,6 +416,9 @@ impl FileData {
         debug_assert!(fresh <= dirty && dirty <= counted as u64, "{fresh} of {dirty} of {counted}");
         if counted > 0 {
             ctx.pool.count_dirty(ctx.lane, -counted);
+        }
+        if under_way > 0 {
+            ctx.pool.count_dirty_leaves(ctx.lane, -under_way);
         }
         if dirty > 0 {
             ctx.store.unreserve(ctx.lane, dirty);

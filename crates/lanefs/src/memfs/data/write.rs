@@ -6,7 +6,7 @@
 //! enough (a page was evicted in between, the file shrank), it stops at a page's border, and both
 //! are done again for the rest.
 
-use super::frame::{DIRTY, HOLE, ONCE, PageGuard, WRITEBACK};
+use super::frame::{DIRTY, HOLE, NOTED, ONCE, PageGuard, WRITEBACK};
 use super::pool::Hand;
 use super::tree::{self, Refused};
 use super::{DataCtx, FileData, PAGE, PageRead, page_at, pages_of};
@@ -228,7 +228,7 @@ impl FileData {
     /// Takes the first step of a write: no lock is held.
     fn prepare(&self, ctx: &DataCtx<'_>, at: u64, len: usize, sized: bool, hand: &mut Hand) -> Result<()> {
         debug_assert!(len > 0, "nothing is written");
-        ctx.pool.slow_down(|dirty| ctx.store.has_space_for_maps(dirty));
+        ctx.pool.slow_down(|leaves| ctx.store.has_space_for_maps(leaves));
         let end = at + len as u64;
         let (first, last) = (page_at(at), page_at(end - 1));
         let pin = epoch::pin();
@@ -287,7 +287,7 @@ impl FileData {
                         return (done, Stop::NoFrame);
                     };
                     let guard = ctx.pool.desc(frame).lock();
-                    match self.attach(ctx.ino, page, &guard, sized, held) {
+                    match self.attach(ctx, page, &guard, sized, held) {
                         Ok(()) => {
                             if ctx.once {
                                 guard.set(ONCE);
@@ -540,7 +540,7 @@ impl FileData {
         if holes > 0 {
             self.add_blocks(holes);
         }
-        fresh > 0 && self.mark_dirty_run(pages)
+        fresh > 0 && self.mark_dirty_run(ctx, pages)
     }
 
     /// Makes a locked page dirty that was not; a block was reserved for it. Returns whether nothing
@@ -555,8 +555,12 @@ impl FileData {
             self.add_blocks(1);
         }
         match ctx.stamps {
-            Some((stamps, true)) if stamps.note_page(ctx.lane, ctx.ino, guard.page()) => false,
-            _ => self.mark_dirty(guard),
+            Some((stamps, true)) if stamps.note_page(ctx.lane, ctx.ino, guard.page()) => {
+                guard.set(NOTED);
+                ctx.pool.count_dirty_leaves(ctx.lane, 1);
+                false
+            }
+            _ => self.mark_dirty(ctx, guard),
         }
     }
 }

@@ -18,7 +18,7 @@ use super::frame::{BEHIND, DIRTY, HOLE, ONCE, WRITEBACK};
 use super::tree::{self, MAX_PAGES};
 use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
-use lanefs_format::{Block, Ino};
+use lanefs_format::Block;
 use lanefs_sync::copy_racy;
 use lanefs_sync::lock::MutexGuard;
 use std::ops::{ControlFlow, Range};
@@ -109,6 +109,10 @@ impl FileData {
             }
         }
         self.propagate_dirty(&pin);
+        // The store knows nothing of them yet: each may need a node still.
+        if !out.pages.is_empty() {
+            ctx.pool.count_dirty_leaves(ctx.lane, out.pages.len() as i64);
+        }
         debug_assert!(out.pages.len() + out.skipped <= max, "more than were asked for");
         debug_assert!(out.pages.is_sorted_by(|a, b| a.0 < b.0), "each page once, in order");
         debug_assert!(out.pages.iter().all(|p| p.0 < super::pages_of(size)), "a page behind the end (D6)");
@@ -135,7 +139,7 @@ impl FileData {
         // is kept all the same.)
         if !extending {
             guard.reset(DIRTY);
-            self.unmark_dirty(&guard);
+            self.unmark_dirty(ctx, &guard);
         }
         guard.reset(HOLE | BEHIND);
         guard.set(WRITEBACK);
@@ -161,12 +165,13 @@ impl FileData {
         debug_assert!(writeback.is_of(self), "the lock of another file");
         debug_assert!(pages.is_sorted_by(|a, b| a < b), "each page once, in order");
         let pin = epoch::pin();
-        let (mut clean, mut spare) = (0, 0);
+        let (mut clean, mut spare, mut done) = (0, 0, 0);
         let mut gone = None;
         for &page in pages {
             let Some(guard) = self.lock_page(ctx.ino, page, &pin) else { continue };
             if guard.has(WRITEBACK) {
                 guard.reset(WRITEBACK);
+                done += 1;
                 if guard.has(DIRTY) {
                     spare += u64::from(!ok); // it took a reservation of its own
                 } else if ok {
@@ -181,7 +186,7 @@ impl FileData {
                     }
                 } else {
                     guard.set(DIRTY);
-                    self.mark_dirty(&guard);
+                    self.mark_dirty(ctx, &guard);
                 }
             }
             guard.unchanged();
@@ -194,6 +199,9 @@ impl FileData {
         if clean > 0 {
             ctx.pool.count_dirty(ctx.lane, -clean);
         }
+        if done > 0 {
+            ctx.pool.count_dirty_leaves(ctx.lane, -done);
+        }
         if spare > 0 {
             ctx.store.unreserve(ctx.lane, spare);
         }
@@ -201,10 +209,10 @@ impl FileData {
 
     /// Puts the mark of a page, which was noted elsewhere as dirty, into the tree, if it is dirty
     /// still.
-    pub fn remark(&self, ino: Ino, page: u64) {
-        if let Some(guard) = self.lock_page(ino, page, &epoch::pin()) {
+    pub fn remark(&self, ctx: &DataCtx<'_>, page: u64) {
+        if let Some(guard) = self.lock_page(ctx.ino, page, &epoch::pin()) {
             if guard.has(DIRTY) {
-                self.mark_dirty(&guard);
+                self.mark_dirty(ctx, &guard);
             }
             guard.unchanged();
         }

@@ -12,8 +12,11 @@
 //!
 //! A page that is written back into a hole may need a node of its file's map, of which nobody is
 //! promised anything: files of islands in a sea of holes have as many nodes as pages. So where
-//! little is free, little may be dirty: a writer writes back until as many nodes as pages are dirty
-//! have space twice. The store charges nodes as the pages come to it.
+//! little is free, little may be dirty: a writer writes back until the nodes of what is dirty have
+//! space twice. The store charges nodes as the pages come to it. How many nodes that may be is
+//! counted by *leaves* of the page trees that have dirty pages: the pages of such a leaf lie in one
+//! node of the map. A page that only a lane's stamp knows of, and one of which an image is on its
+//! way to the store, counts as a leaf. A file of one page needs no node and counts nothing.
 
 use super::{FramePool, Hand};
 use crate::error::{Error, Result};
@@ -47,6 +50,8 @@ pub(in crate::memfs::data) struct Throttle {
     /// The lanes' sums of dirty frames, as they hand them over. Relaxed: a count that orders
     /// nothing.
     dirty: CachePadded<AtomicI64>,
+    /// Likewise, of leaves with dirty pages.
+    leaves: CachePadded<AtomicI64>,
     background: i64,
     hard: i64,
     step: i64,
@@ -61,6 +66,7 @@ impl Throttle {
     pub(in crate::memfs::data) fn new(frames: usize) -> Throttle {
         let throttle = Throttle {
             dirty: CachePadded::new(AtomicI64::new(0)),
+            leaves: CachePadded::new(AtomicI64::new(0)),
             background: (frames / 5) as i64,
             hard: (frames * 2 / 5) as i64,
             step: (frames / 2048).clamp(1, 32) as i64,
@@ -136,15 +142,38 @@ impl FramePool {
         }
     }
 
-    /// Holds a writer back while too much is dirty. `has_space`: whether the maps of so many dirty
-    /// pages have space. The caller holds no lock.
+    /// Counts leaves that came to have dirty pages (`by` > 0), or have none any more. May be called
+    /// with page locks held.
+    pub(in crate::memfs::data) fn count_dirty_leaves(&self, lane: usize, by: i64) {
+        debug_assert!(by != 0 && by.unsigned_abs() <= self.frames() as u64, "{by} leaves changed");
+        let lane = self.lane(lane);
+        // Relaxed: as in `count_dirty`.
+        let mine = lane.leaves.fetch_add(by, Ordering::Relaxed) + by;
+        if mine.abs() >= self.throttle.step {
+            let moved = lane.leaves.swap(0, Ordering::Relaxed);
+            self.throttle.leaves.fetch_add(moved, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how many leaves have dirty pages, or stand for such; exactly if nobody is changing
+    /// it.
+    pub(in crate::memfs::data) fn dirty_leaves(&self) -> i64 {
+        let lanes: i64 = self.lane_slots().map(|l| l.leaves.load(Ordering::Relaxed)).sum();
+        self.throttle.leaves.load(Ordering::Relaxed) + lanes
+    }
+
+    /// Holds a writer back while too much is dirty. `has_space`: whether the maps of so many leaves
+    /// have space. The caller holds no lock.
     pub(in crate::memfs::data) fn slow_down(&self, has_space: impl Fn(u64) -> bool) {
         // Relaxed: a statistic.
         let dirty = self.throttle.dirty.load(Ordering::Relaxed);
         debug_assert!(self.throttle.step <= self.throttle.hard, "few pages are many");
         if dirty > self.throttle.hard {
-            self.slow_down_slow();
-        } else if dirty > self.throttle.step && !has_space(dirty as u64) {
+            return self.slow_down_slow();
+        }
+        // Relaxed: as above.
+        let leaves = self.throttle.leaves.load(Ordering::Relaxed);
+        if leaves > self.throttle.step && !has_space(leaves as u64) {
             self.make_space_for_maps(has_space);
         }
     }
@@ -154,9 +183,9 @@ impl FramePool {
     fn make_space_for_maps(&self, has_space: impl Fn(u64) -> bool) {
         let end = Instant::now() + SLOWED;
         loop {
-            let dirty = self.throttle.dirty.load(Ordering::Relaxed).max(0) as u64;
-            debug_assert!(dirty <= self.frames() as u64 * 2, "{dirty} dirty frames");
-            if has_space(dirty) || self.throttle.write_back(MANY_BACK) == 0 || Instant::now() >= end {
+            let leaves = self.throttle.leaves.load(Ordering::Relaxed).max(0) as u64;
+            debug_assert!(leaves <= self.frames() as u64 * 2, "{leaves} leaves have dirty pages");
+            if has_space(leaves) || self.throttle.write_back(MANY_BACK) == 0 || Instant::now() >= end {
                 return;
             }
         }

@@ -89,7 +89,7 @@ fn reads_go_on_when_all_memory_is_dirty() {
     for page in 10..74 {
         let frame = world.pool.try_take(0).unwrap();
         let guard = world.pool.desc(frame).lock();
-        data.attach(ctx.ino, page, &guard, true, None).unwrap();
+        data.attach(&ctx, page, &guard, true, None).unwrap();
         data.set_dirty(&ctx, &guard);
         assert!(PageStore::reserve(&world.store, 0, 1));
     }

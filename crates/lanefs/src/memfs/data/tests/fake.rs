@@ -235,9 +235,11 @@ impl World {
         let dirty: usize = self.files.iter().map(|f| f.dirty_pages()).sum();
         assert_eq!(self.pool.dirty_frames(), dirty, "the pool's count of dirty frames");
         assert_eq!(self.store.reserved.load(Ordering::SeqCst), dirty as i64, "D7");
+        let mut leaves = 0;
         for (n, file) in self.files.iter().enumerate() {
             assert!(file.has_dirty() || file.dirty_pages() == 0);
-            file.check_tree(Ino(INO.0 + n as u64));
+            leaves += file.check_tree(Ino(INO.0 + n as u64));
         }
+        assert_eq!(self.pool.dirty_leaves(), leaves, "the pool's count of leaves with dirty pages");
     }
 }
