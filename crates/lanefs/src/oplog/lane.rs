@@ -32,6 +32,8 @@ pub(crate) struct LaneLog {
     pub dirty: Vec<Ino>,
     /// Inodes that lost their last name here.
     pub orphans: Vec<Orphan>,
+    /// Bytes of content that went with last names here since the reaper was asked to end them soon.
+    pub ended_bytes: u64,
     /// Files that were made and removed here, and that the lane ends itself.
     pub short_lived: ShortLived,
     /// Directories that lost names here since the last seal, and how many; some more than once.
@@ -57,6 +59,7 @@ impl LaneLog {
             numbers: NumberCache::default(),
             dirty: Vec::new(),
             orphans: Vec::new(),
+            ended_bytes: 0,
             short_lived: ShortLived::new(end_together),
             thinned: Vec::new(),
             replaced: Vec::new(),

@@ -15,8 +15,8 @@ use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Bytes of a file that are worth a wake of the thread that ends it (some 5 us): what it takes to
-/// clear as many frames that were never used is fifty times as much.
+/// Bytes of files, of one or of many, that are worth a wake of the thread that ends them (some 5
+/// us): what it takes to clear as many frames that were never used is fifty times as much.
 const MUCH: u64 = 1 << 20;
 
 /// A name about to be changed, as it was found without locks.
@@ -123,18 +123,28 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
         let group = op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
         drop(leaf);
         let orphan = lose_link_by(&mut op, victim, v.epoch, group, now);
-        let ends_much = orphan.is_some() && has_much(victim);
         let is_due = orphan.is_some_and(|o| leave(&mut op, victim, o, name));
         s.pinode.note_change(s.pdir, cookie, now, 0);
         op.dirty_dir(s.pinode, s.pdir, s.hash);
-        drop(op);
+        finish(op, core);
         if is_due {
             short_lived::end_some(core, guard);
         }
-        if ends_much {
-            core.end_soon();
-        }
         return Ok(());
+    }
+}
+
+/// Ends an operation that took names, and has the reaper end files soon if much content went with
+/// them. Nothing may be locked.
+pub(crate) fn finish(op: Op<'_>, core: &Core) {
+    let mut op = op;
+    let ends_much = op.log.ended_bytes >= MUCH;
+    if ends_much {
+        op.log.ended_bytes = 0;
+    }
+    drop(op);
+    if ends_much {
+        core.end_soon();
     }
 }
 
@@ -180,6 +190,7 @@ fn lose_link_by(op: &mut Op<'_>, victim: &Inode, epoch: u64, removal: SoleGroup,
         op.changed(victim, now);
         return None;
     }
+    op.log.ended_bytes += victim.data().map_or(0, |d| d.size().min(MUCH));
     // Who holds it open sees the time; nothing of it is written any more.
     victim.set_times(None, None, Some(now));
     Some(Orphan { ino: victim.ino, removal })

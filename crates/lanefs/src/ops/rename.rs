@@ -153,13 +153,7 @@ pub(crate) fn rename(
             space::unreserve(core, promised);
         }
         match tried? {
-            Tried::Done => {
-                let victim = attempt.t.target.filter(|_| !exchange);
-                if victim.is_some_and(|(v, _)| v.nlink.load(Relaxed) == 0 && remove::has_much(v)) {
-                    core.end_soon();
-                }
-                return Ok(());
-            }
+            Tried::Done => return Ok(()),
             Tried::Moved => {
                 drop(_move);
                 relax(&mut turn);
@@ -289,6 +283,7 @@ fn try_rename(
         // Nobody has seen it.
         op.give_back(inode.ino);
     }
+    remove::finish(op, core);
     r
 }
 

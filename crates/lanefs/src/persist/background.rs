@@ -59,7 +59,7 @@ pub(crate) struct Background {
     /// Much is logged between two rounds. Written by the committer, and by calls of `Volume::tick`;
     /// read by both threads. Relaxed: a hint how long to sleep.
     busy: AtomicBool,
-    /// An inode with much content waits for its end. Set by who takes its last name or closes it,
+    /// Inodes with much content wait for their end. Set by who takes its last name or closes it,
     /// taken by the committer. Relaxed: it comes with a wake, whose lock orders it, and a round
     /// that misses it is late, not wrong.
     much_ended: AtomicBool,
@@ -80,8 +80,8 @@ impl Background {
         self.folder.wake();
     }
 
-    /// Wakes the thread that ends inodes, for one with much content: its memory is wanted sooner
-    /// than at the next look.
+    /// Wakes the thread that ends inodes, for much content of one or of many: its memory is wanted
+    /// sooner than at the next look.
     pub fn end_soon(&self) {
         self.much_ended.store(true, Ordering::Relaxed);
         self.committer.wake();
@@ -323,7 +323,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// A program that makes and removes large files wrote each new one into memory that was never
-    /// used, while that of the others waited for two rounds of the background.
+    /// used, while that of the others waited for two rounds of the background. Many small ones make
+    /// a large one.
     #[test]
     fn the_memory_of_a_large_file_is_free_with_the_round_that_its_end_asks_for() {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
@@ -355,6 +356,17 @@ mod tests {
         ends("the last handle is closed");
         fs.unlink("/a").unwrap();
         assert!(!is_asked(), "a small file is not worth a wake");
+        for n in 0..63 {
+            fs.write(format!("/{n}"), &much[..16 << 10]).unwrap();
+        }
+        (0..63).for_each(|n| fs.unlink(format!("/{n}")).unwrap());
+        assert!(!is_asked(), "nor are some");
+        fs.write("/b", &much[..16 << 10]).unwrap();
+        fs.write("/a", b"1").unwrap();
+        fs.rename("/a", "/b").unwrap();
+        assert!(is_asked(), "many are");
+        super::commit_round(persist, false).unwrap();
+        assert!(!is_asked() && attached() < 64, "many: {} frames", attached());
     }
 
     /// A fold may take seconds. What was logged meanwhile was committed behind it.
