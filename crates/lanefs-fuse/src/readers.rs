@@ -60,6 +60,8 @@ pub(crate) fn perform(
     reply: &mut Reply,
     origin: &Origin,
 ) -> Result<(), Errno> {
+    #[cfg(lanefs_tsan)]
+    kernel_orders::request_came();
     let begun = mine.begin();
     // A panic is a bug, and what it leaves in memory is not to be trusted: the volume stops as a
     // crash would stop it.
@@ -75,7 +77,28 @@ pub(crate) fn perform(
         reply.answer == Answer::Now || (reply.entered.is_empty() && reply.opened.is_none()),
         "an answer that is not sent from here gives nothing to the kernel"
     );
+    #[cfg(lanefs_tsan)]
+    kernel_orders::answer_goes();
     result
+}
+
+/// ThreadSanitizer does not see that the kernel sends what it was answered (a handle) only in
+/// requests that come later, whatever thread they come to.
+#[cfg(lanefs_tsan)]
+mod kernel_orders {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Answers. Release and Acquire: what was done for those that were sent is seen behind a
+    /// request that came then.
+    static ANSWERS: AtomicUsize = AtomicUsize::new(0);
+
+    pub(super) fn request_came() {
+        ANSWERS.load(Ordering::Acquire);
+    }
+
+    pub(super) fn answer_goes() {
+        ANSWERS.fetch_add(1, Ordering::Release);
+    }
 }
 
 /// Reads requests, has them done and answers, until the connection has ended.
