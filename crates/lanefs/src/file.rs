@@ -132,9 +132,14 @@ impl File {
         }
     }
 
+    /// Returns whether it was opened with O_PATH: to be looked at, neither read nor written.
+    fn is_path(&self) -> bool {
+        self.flags & libc::O_PATH != 0
+    }
+
     /// Returns the content, for reading.
     fn readable(&self) -> Result<&FileData> {
-        if self.flags & libc::O_ACCMODE == libc::O_WRONLY {
+        if self.flags & libc::O_ACCMODE == libc::O_WRONLY || self.is_path() {
             return Err(Error::Posix(libc::EBADF));
         }
         self.persist().check_alive()?;
@@ -143,6 +148,7 @@ impl File {
 
     /// Returns the content, for writing.
     fn writable(&self) -> Result<&FileData> {
+        debug_assert!(!self.is_path() || self.flags & libc::O_ACCMODE == 0, "{:o}", self.flags);
         if !matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
             return Err(Error::Posix(libc::EBADF));
         }
@@ -220,11 +226,15 @@ impl File {
     /// [`crate::Fs::truncate`].
     ///
     /// # Errors
-    /// - EBADF: a size, and the handle is not open for writing. EFBIG: a size of more than 2^63-1.
+    /// - EBADF: opened with O_PATH; a size, and the handle is not open for writing. EFBIG: a size
+    ///   of more than 2^63-1.
     /// - EPERM, EACCES: as [`crate::Fs::chmod`], [`crate::Fs::chown`] and [`crate::Fs::set_times`].
     /// - EROFS: the volume was opened for reading only. ENOSPC, ENOMEM, EIO: as
     ///   [`crate::Fs::truncate`].
     pub fn set_attr(&self, cred: &Cred, set: &SetAttr) -> Result<Stat> {
+        if self.is_path() {
+            return Err(Error::Posix(libc::EBADF));
+        }
         if set.size.is_some() {
             self.writable()?;
         }
@@ -498,8 +508,11 @@ impl File {
     /// # Errors
     /// - EINVAL: another whence, or a place before the start or behind 2^63-1.
     /// - ENXIO: `SEEK_DATA` or `SEEK_HOLE` from the end on or before the start, or no data follows.
-    ///   EISDIR: these two of a directory.
+    ///   EISDIR: these two of a directory. EBADF: opened with O_PATH.
     pub fn lseek(&self, offset: i64, whence: i32) -> Result<u64> {
+        if self.is_path() {
+            return Err(Error::Posix(libc::EBADF));
+        }
         self.persist().check_alive()?;
         let base = match whence {
             libc::SEEK_SET => 0,
@@ -522,6 +535,7 @@ impl File {
 
     /// Finds data or a hole from `offset` on.
     fn seek_hole_data(&self, offset: i64, data_wanted: bool) -> Result<u64> {
+        debug_assert!(!self.is_path(), "inode {} was opened to be looked at", self.ino());
         let data = self.data()?;
         let off = u64::try_from(offset).ok().filter(|o| *o < data.size()).ok_or(Error::Posix(libc::ENXIO))?;
         let ctx = page_store::data_ctx(self.persist(), self.inode());
@@ -707,8 +721,12 @@ impl File {
     /// handle held is let go first, also if the call fails.
     ///
     /// # Errors
-    /// EWOULDBLOCK: `wait` is false and it is taken. No other; a closed volume makes no difference.
+    /// EWOULDBLOCK: `wait` is false and it is taken. EBADF: opened with O_PATH. No other; a closed
+    /// volume makes no difference.
     pub fn lock(&self, kind: locks::Lock, wait: bool) -> Result<()> {
+        if self.is_path() {
+            return Err(Error::Posix(libc::EBADF));
+        }
         self.locked.store(true, Ordering::Relaxed);
         self.persist().locks.lock(self.ino(), self.owner(), kind, wait)
     }
@@ -730,7 +748,7 @@ impl File {
     pub fn lock_range(&self, range: Range<u64>, kind: locks::Lock, wait: bool) -> Result<()> {
         let mode = self.flags & libc::O_ACCMODE;
         let lacks = if kind == locks::Lock::Shared { libc::O_WRONLY } else { libc::O_RDONLY };
-        if mode == lacks {
+        if mode == lacks || self.is_path() {
             return Err(Error::Posix(libc::EBADF));
         }
         if range.is_empty() {

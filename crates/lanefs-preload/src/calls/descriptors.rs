@@ -2,7 +2,7 @@
 
 use super::{locks, open, standard};
 use crate::attributes::errno;
-use crate::dispatch::by_fd;
+use crate::dispatch::{by_any_fd, by_fd};
 use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::table::{self, is_ours};
@@ -190,12 +190,9 @@ unsafe fn control(call: &'static Call, fd: c_int, command: c_int, argument: usiz
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             copy(call, fd, argument as c_int, command == libc::F_DUPFD_CLOEXEC)
         }
-        libc::F_GETFL => by_fd(call, fd, |_, d| Ok(d.flags.load(Ordering::Relaxed))),
+        libc::F_GETFL => by_any_fd(call, fd, |_, d| Ok(d.flags.load(Ordering::Relaxed))),
         libc::F_SETFL => by_fd(call, fd, |_, d| {
             let now = d.flags.load(Ordering::Relaxed);
-            if d.path_only() {
-                return Err(libc::EBADF);
-            }
             d.flags.store(now & !CHANGEABLE | argument as c_int & CHANGEABLE, Ordering::Relaxed);
             Ok(0)
         }),
@@ -214,18 +211,12 @@ unsafe fn control(call: &'static Call, fd: c_int, command: c_int, argument: usiz
         libc::F_GETOWN => answer(Ok(0)),
         // How long what is written will live. There is one for each file, none for a descriptor.
         SET_HINT | SET_FILE_HINT => by_fd(call, fd, |_, d| {
-            if d.path_only() {
-                return Err(libc::EBADF);
-            }
             // SAFETY: the caller's promise: with these it points to a u64, or is NULL.
             let number = unsafe { (argument as *const u64).as_ref() }.ok_or(libc::EFAULT)?;
             d.file.set_write_life(WriteLife::from_hint(*number).ok_or(libc::EINVAL)?);
             Ok(0)
         }),
         GET_HINT | GET_FILE_HINT => by_fd(call, fd, |_, d| {
-            if d.path_only() {
-                return Err(libc::EBADF);
-            }
             // SAFETY: as above.
             unsafe { crate::attributes::put(argument as *mut u64, d.file.write_life().hint()) }
         }),

@@ -87,6 +87,9 @@ fn check_change(cred: &Cred, inode: &Inode, set: &SetAttr, through_handle: bool)
         check_flags(inode, set, through_handle)?;
     }
     if set.mode.is_some() {
+        if inode.kind == FileKind::Symlink {
+            return posix(libc::EOPNOTSUPP);
+        }
         perm::check_owner(inode, cred)?;
     }
     if set.uid.is_some() || set.gid.is_some() {
