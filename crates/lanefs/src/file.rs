@@ -29,6 +29,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+/// No group of a file's.
+const NO_GROUP: u32 = u32::MAX;
+
 /// An open file or directory: what a descriptor is to the kernel. Send and Sync; positional calls
 /// run in parallel.
 ///
@@ -49,6 +52,8 @@ pub struct File {
     flags: i32,
     /// Writes leave setuid and setgid alone.
     privileged: bool,
+    /// The file's group when it was opened, if who opened it is in it; else [`NO_GROUP`].
+    group: u32,
     /// What is written is written back while the file grows. Relaxed: a hint, for writes that begin
     /// later.
     writes_ahead: AtomicBool,
@@ -93,6 +98,7 @@ impl File {
             slot: slot as u32,
             flags,
             privileged: cred.is_root(),
+            group: Some(inode.gid()).filter(|g| cred.in_group(*g)).unwrap_or(NO_GROUP),
             writes_ahead: AtomicBool::new(true),
             cursor_line: Line,
             cursor: AtomicU64::new(0),
@@ -334,6 +340,7 @@ impl File {
             keeps_times: true,
             keeps_pages: true,
             privileged: true,
+            group: NO_GROUP,
             writes_ahead: true,
             any_order: true,
         };
@@ -346,6 +353,7 @@ impl File {
             keeps_times: false,
             keeps_pages: false,
             privileged: self.privileged,
+            group: self.group,
             writes_ahead: self.writes_ahead.load(Ordering::Relaxed),
             any_order: false,
         }
@@ -550,7 +558,8 @@ impl File {
     /// EINVAL: not open for writing. EFBIG, ENOSPC, ENOMEM, EIO, EROFS: as [`crate::Fs::truncate`].
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.writable().map_err(|e| if e.errno() == libc::EBADF { Error::Posix(libc::EINVAL) } else { e })?;
-        let set = SetAttr { size: Some(size), ..Default::default() };
+        let kill_sgid = !self.privileged && self.inode().gid() != self.group;
+        let set = SetAttr { size: Some(size), kill_sgid, ..Default::default() };
         let cred = Cred {
             prechecked: true,
             ..if self.privileged { Cred::root() } else { Cred::user(u32::MAX, u32::MAX, &[]) }

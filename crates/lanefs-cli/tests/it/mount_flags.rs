@@ -62,12 +62,12 @@ fn letters(path: &Path) -> String {
 }
 
 /// An ext4 of its own, unmounted with its loop device when the test ends.
-struct Ext4 {
-    work: tempfile::TempDir,
+pub struct Ext4 {
+    pub work: tempfile::TempDir,
 }
 
 impl Ext4 {
-    fn new() -> Ext4 {
+    pub fn new() -> Ext4 {
         let work = tempfile::tempdir().unwrap();
         let (image, dir) = (work.path().join("ext4"), work.path().join("mnt"));
         File::create(&image).unwrap().set_len(32 << 20).unwrap();
@@ -76,7 +76,7 @@ impl Ext4 {
         run("mount", &["-o", "loop", image.to_str().unwrap(), dir.to_str().unwrap()]).ok();
         Ext4 { work }
     }
-    fn dir(&self) -> PathBuf {
+    pub fn dir(&self) -> PathBuf {
         self.work.path().join("mnt")
     }
 }

@@ -327,3 +327,45 @@ fn calls_by_path_change_a_link_itself_where_that_is_asked() {
     user.laccess("/l", libc::W_OK).unwrap();
     assert_eq!(errno(user.access("/l", libc::W_OK)), libc::EACCES);
 }
+
+/// Setgid without group-execute stayed whoever wrote; Linux leaves it to the file's group since
+/// 6.2.
+#[test]
+fn setgid_that_is_no_program_goes_where_a_stranger_writes() {
+    let (fs, _dev) = crate::root(64);
+    let stranger = Cred::user(1, 10, &[]);
+    let (first, second) = (Cred::user(1, 20, &[]), Cred::user(1, 10, &[5, 20]));
+    let size = |n| lanefs::SetAttr { size: Some(n), ..Default::default() };
+    type Change<'a> = (&'a str, &'a dyn Fn(&lanefs::Fs));
+    let open = |u: &lanefs::Fs| u.open("/f", OpenOptions::new().write(true)).unwrap();
+    let changes: [Change<'_>; 8] = [
+        ("write", &|u| assert_eq!(open(u).write_at(b"x", 0).unwrap(), 1)),
+        ("append", &|u| assert_eq!(open(u).append(b"x").unwrap(), 5)),
+        ("set_len", &|u| open(u).set_len(3).unwrap()),
+        ("truncate", &|u| u.truncate("/f", 3).unwrap()),
+        ("set_attr", &|u| assert_eq!(open(u).set_attr(u.cred(), &size(3)).unwrap().size, 3)),
+        ("O_TRUNC", &|u| drop(u.open("/f", OpenOptions::new().write(true).truncate(true)).unwrap())),
+        ("allocate", &|u| open(u).allocate(0, 0, 100).unwrap()),
+        ("chown", &|u| u.chown("/f", Some(1), None, true).unwrap()),
+    ];
+    for (what, change) in changes {
+        let root = Cred::root();
+        // mode, who changes it, mode then; the superuser's writes leave all, its chown not setuid.
+        for (mode, who, left) in [
+            (0o2646, &stranger, 0o646),
+            (0o6646, &stranger, 0o646),
+            (0o2646, &first, 0o2646),
+            (0o2646, &second, 0o2646),
+            (0o6646, &second, 0o2646),
+            (0o2656, &second, 0o656),
+            (0o2646, &root, 0o2646),
+            (0o6656, &root, if what == "chown" { 0o656 } else { 0o6656 }),
+        ] {
+            fs.write("/f", b"12345").unwrap();
+            fs.chown("/f", Some(1), Some(20), true).unwrap();
+            fs.chmod("/f", mode).unwrap();
+            change(&fs.volume().as_user(who.clone()));
+            assert_eq!(fs.stat("/f").unwrap().mode & 0o7777, left, "{what} of {mode:o} by {who:?}");
+        }
+    }
+}
