@@ -237,6 +237,9 @@ unsafe fn request_of_file(
 ) -> Result<c_int, c_int> {
     const GET_FLAGS: c_ulong = 0x8008_6601;
     const SET_FLAGS: c_ulong = 0x4008_6602;
+    const GET_VERSION: c_ulong = 0x8008_7601;
+    const GET_FS_UUID: c_ulong = 0x8011_1500;
+    const GET_FS_LABEL: c_ulong = 0x8100_9431;
     match request {
         libc::FIONREAD if d.kind == FileKind::File => {
             let size = d.file.stat().map_err(errno)?.size as i64;
@@ -255,6 +258,25 @@ unsafe fn request_of_file(
             let flags = unsafe { (argument as *const c_uint).as_ref() }.ok_or(libc::EFAULT)?;
             let cred = volume::view(volume).cred();
             d.file.set_inode_flags(cred, *flags).map(|()| 0).map_err(errno)
+        }
+        // The command's number says a long, and programs give an int.
+        GET_VERSION => {
+            let generation = d.file.stat().map_err(errno)?.generation;
+            // SAFETY: the caller's promise: the kernel's file systems write an int.
+            unsafe { crate::attributes::put(argument as *mut c_uint, generation) }
+        }
+        GET_FS_UUID => {
+            let uuid = volume.info().uuid;
+            let mut told = [uuid.len() as u8; 17];
+            told[1..].copy_from_slice(&uuid);
+            // SAFETY: the caller's promise: it is a `struct fsuuid2`.
+            unsafe { crate::attributes::put(argument as *mut [u8; 17], told) }
+        }
+        GET_FS_LABEL => {
+            let mut told = [0u8; 256];
+            told.iter_mut().zip(volume.info().label.bytes()).for_each(|(t, b)| *t = b);
+            // SAFETY: the caller's promise: the kernel writes so many bytes.
+            unsafe { crate::attributes::put(argument as *mut [u8; 256], told) }
         }
         // A clone of blocks: programs copy then.
         0x4004_9409 | 0x4020_940d => Err(libc::EOPNOTSUPP),
