@@ -132,7 +132,7 @@ const CALLERS: [&[&str]; 6] = [
 fn as_caller(dir: &std::path::Path, caller: &[&str], program: &str) {
     let text = format!("import os\nf = os.open('f', os.O_RDWR)\n{program}");
     let mut call = std::process::Command::new("setpriv");
-    run_command(call.args(caller).args(["python3", "-c", &text]).current_dir(dir)).ok();
+    run_command(call.args(caller).args(["/usr/bin/python3", "-c", &text]).current_dir(dir)).ok();
 }
 
 /// What is left of modes, and who did what.

@@ -112,6 +112,7 @@ pub(crate) fn dropping(in_group: bool) -> fn(u32) -> u32 {
 fn without_execution(mode: u32) -> u32 {
     let m = if mode & libc::S_IXGRP != 0 { without_set_id(mode) } else { mode & !libc::S_ISUID };
     debug_assert!(m & !mode == 0 && m & libc::S_ISUID == 0, "{mode:o} became {m:o}");
+    debug_assert_eq!(m & 0o1777, mode & 0o1777, "a write takes nothing but privilege");
     m
 }
 
