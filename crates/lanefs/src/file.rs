@@ -154,8 +154,7 @@ impl File {
 
     /// Returns the content, for writing.
     fn writable(&self) -> Result<&FileData> {
-        debug_assert!(!self.is_path() || self.flags & libc::O_ACCMODE == 0, "{:o}", self.flags);
-        if !matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
+        if self.is_path() || !matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
             return Err(Error::Posix(libc::EBADF));
         }
         self.data()
