@@ -13,8 +13,8 @@ pub struct lanefs_file {
 }
 
 /// Opens a file, as open(2), with its flags (`O_CREAT`, `O_EXCL`, `O_TRUNC`, `O_APPEND`,
-/// `O_NOFOLLOW`, `O_DIRECTORY`, `O_TMPFILE`, `O_SYNC`, `O_DSYNC`, `O_DIRECT`, `O_NOATIME`); `mode`
-/// is that of a file that is made.
+/// `O_NOFOLLOW`, `O_DIRECTORY`, `O_TMPFILE`, `O_SYNC`, `O_DSYNC`, `O_DIRECT`, `O_NOATIME`,
+/// `O_PATH`); `mode` is that of a file that is made.
 ///
 /// # Safety
 /// As `lanefs_format`.

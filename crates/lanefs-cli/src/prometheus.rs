@@ -127,6 +127,8 @@ fn space(t: &mut Text, v: &Report) {
     let help = "Full segments by how much of them is live: up to so much, and more than the one before.";
     t.each("lanefs_segments_full", Kind::Gauge, help, "utilisation", &by);
     t.one("lanefs_segments_low_water", Kind::Gauge, "Below so many free ones it cleans.", s.low_water as f64);
+    let (name, help) = ("lanefs_segments_checkpoint_below", "Below so many free ones checkpoints begin.");
+    t.one(name, Kind::Gauge, help, s.checkpoint_below as f64);
 }
 
 fn written(t: &mut Text, v: &Report) {

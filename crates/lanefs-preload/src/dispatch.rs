@@ -82,8 +82,17 @@ pub unsafe fn by_spot<T: Answer>(
     }
 }
 
-/// Performs a call on a descriptor of the volume.
+/// Performs a call on a descriptor of the volume, which is EBADF if it was opened with O_PATH.
 pub fn by_fd<T: Answer>(
+    call: &'static Call,
+    fd: c_int,
+    f: impl FnOnce(&Volume, &Description) -> Result<T, c_int>,
+) -> T {
+    by_any_fd(call, fd, |volume, d| if d.path_only() { Err(libc::EBADF) } else { f(volume, d) })
+}
+
+/// Does the same, also where O_PATH was asked for: for calls that only need to know which file.
+pub fn by_any_fd<T: Answer>(
     call: &'static Call,
     fd: c_int,
     f: impl FnOnce(&Volume, &Description) -> Result<T, c_int>,

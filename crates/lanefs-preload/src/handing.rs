@@ -173,7 +173,9 @@ fn reopen(volume: &Volume, fd: c_int, ino: Ino) -> Result<Arc<Description>, c_in
         (sys!(libc::SYS_fcntl, fd, libc::F_GETFL) as c_int, sys!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR))
     };
     let cred = lanefs::Cred { prechecked: true, ..volume::view(volume).cred().clone() };
-    let file = volume.node_open(&cred, ino, flags & (libc::O_ACCMODE | libc::O_SYNC)).map_err(errno)?;
+    let file = volume
+        .node_open(&cred, ino, flags & (libc::O_ACCMODE | libc::O_SYNC | libc::O_PATH))
+        .map_err(errno)?;
     if at > 0 {
         file.lseek(at as i64, libc::SEEK_SET).map_err(errno)?;
     }

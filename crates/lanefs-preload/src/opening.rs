@@ -3,10 +3,11 @@
 use crate::attributes::errno;
 use crate::shared;
 use crate::table::Description;
+use lanefs::fs::Dir;
 use lanefs::{File, FileKind, Fs, OpenOptions};
 use std::ffi::c_int;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 /// Flags that the library takes as they are.
 const PASSED: c_int = libc::O_TMPFILE
@@ -15,7 +16,8 @@ const PASSED: c_int = libc::O_TMPFILE
     | libc::O_NOFOLLOW
     | libc::O_DIRECTORY
     | libc::O_DIRECT
-    | libc::O_NOATIME;
+    | libc::O_NOATIME
+    | libc::O_PATH;
 /// Flags that F_GETFL does not show.
 const UNSEEN: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC;
 
@@ -50,18 +52,14 @@ pub fn open(fs: &Fs, path: &[u8], flags: c_int, mode: u32) -> Result<Description
     let mut file = fs.open(path, &options).map_err(errno)?;
     // The front end looks at O_APPEND, which may be changed.
     file.never_append();
+    // Opened once: another one may take the name.
     let mut description = description(file, flags)?;
     if flags & libc::O_TRUNC != 0 {
         shared::changed(description.file.ino(), 0..0)?;
     }
     description.path = path.to_vec();
     if description.kind == FileKind::Dir {
-        let dir = fs.open_dir(path).map_err(errno)?;
-        // Another one may have taken the name meanwhile.
-        if dir.file().ino() != description.file.ino() {
-            return Err(libc::ENOENT);
-        }
-        description.dir = Some(dir);
+        description.dir = Some(Dir::of(fs, description.file.clone()).map_err(errno)?);
     }
     Ok(description)
 }
@@ -70,7 +68,7 @@ pub fn open(fs: &Fs, path: &[u8], flags: c_int, mode: u32) -> Result<Description
 pub fn description(file: File, flags: c_int) -> Result<Description, c_int> {
     let kind = file.stat().map_err(errno)?.kind;
     Ok(Description {
-        file,
+        file: Arc::new(file),
         kind,
         dir: None,
         flags: AtomicI32::new(flags & !UNSEEN),
@@ -82,7 +80,7 @@ pub fn description(file: File, flags: c_int) -> Result<Description, c_int> {
     })
 }
 
-/// Opens a directory by its path.
+/// Opens a directory by its path, to go into it: for that it need not be readable.
 pub fn directory(fs: &Fs, path: &[u8]) -> Result<Description, c_int> {
-    open(fs, path, libc::O_RDONLY | libc::O_DIRECTORY, 0)
+    open(fs, path, libc::O_PATH | libc::O_DIRECTORY, 0)
 }

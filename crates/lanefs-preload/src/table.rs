@@ -18,7 +18,7 @@ const PARTS: usize = 1024;
 /// An open file of the volume.
 pub struct Description {
     /// The file; opened without O_APPEND, which is looked at here, as it can be changed.
-    pub file: File,
+    pub file: Arc<File>,
     /// The kind of file.
     pub kind: FileKind,
     /// Of a directory: where paths begin.

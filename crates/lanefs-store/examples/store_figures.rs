@@ -1,44 +1,16 @@
 //! The store's own costs, on devices of memory:
 //! `cargo run --release -p lanefs-store --example store_figures`.
 
-use lanefs_format::record::{Effect, encode_group};
+mod births;
+
+use births::{AnyResult, birth};
 use lanefs_store::device::{Device, MemoryDevice, Recorder};
 use lanefs_store::*;
 use std::sync::Arc;
 use std::time::Instant;
 
-type AnyResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-
 fn attrs(size: u64) -> Attrs {
     Attrs { mode: libc::S_IFREG | 0o644, size, ..Attrs::default() }
-}
-
-fn group(epoch: u64, ts: u64, ino: u64) -> Vec<u8> {
-    let name = format!("file-{ino}").into_bytes();
-    let cookie = (ino.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 4) << 3 & ((1 << 63) - 1);
-    let mut out = Vec::new();
-    let new = Effect::New {
-        ino: Ino(ino),
-        parent: ROOT_INO,
-        generation: 0,
-        mode: libc::S_IFREG | 0o644,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        time: 0,
-        target: b"",
-        logged: false,
-    };
-    let set = Effect::Set {
-        dir: ROOT_INO,
-        cookie,
-        name: &name,
-        ino: Ino(ino),
-        old: Ino::NONE,
-        kind: FileKind::File,
-    };
-    encode_group(&mut out, Version { epoch, ts, lane: 0 }, &[new, set]);
-    out
 }
 
 fn write(ino: u64, page: u64, pages: u64, block: &Block) -> InodeUpdate {
@@ -67,13 +39,9 @@ fn make(bytes: u64) -> AnyResult<Arc<dyn Device>> {
     Ok(d)
 }
 
+/// Makes so many files, from number 1000 on.
 fn births(s: &Store, n: u64) -> AnyResult<()> {
-    let e = s.info().last_epoch + 1;
-    let groups: Vec<Vec<u8>> = (0..n).map(|i| group(e, i + 1, 1000 + i)).collect();
-    s.commit_epoch(e, vec![(0, groups.concat())])?;
-    let groups = groups.into_iter().map(Arc::new).collect();
-    s.checkpoint(|| Ok(FoldInput { epoch: e, groups }))?;
-    Ok(())
+    births::births(s, 1000..1000 + n)
 }
 
 fn main() -> AnyResult<()> {
@@ -115,7 +83,7 @@ fn main() -> AnyResult<()> {
     births(&s, 8)?;
     for (what, groups, pages) in [
         ("4 KiB overwrite + fsync", Vec::new(), 1),
-        ("create + 4 KiB + fsync", group(9, 99, 5000), 1),
+        ("create + 4 KiB + fsync", birth(9, 5000), 1),
         ("64 KiB overwrite + fsync", Vec::new(), 16),
     ] {
         let ino = if groups.is_empty() { 1001 } else { 5000 };

@@ -4,14 +4,14 @@
 //! One thread does everything, and checkpoints come by what was written, not by the clock: two runs
 //! differ by some 0.01 at most.
 
-use lanefs_format::record::{Effect, encode_group};
+mod births;
+
+use births::{AnyResult, births};
 use lanefs_store::device::{Device, MemoryDevice};
 use lanefs_store::*;
 use lanefs_sync::random::Rng;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-type AnyResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Bytes of the volume.
 const VOLUME: u64 = 512 << 20;
@@ -33,11 +33,7 @@ impl Volume {
         let format = FormatOptions { mlogs: 1, ..FormatOptions::default() };
         Store::format(std::slice::from_ref(&device), &format)?;
         let (store, _) = Store::open(vec![device], &OpenOptions::default())?;
-        let epoch = store.info().last_epoch + 1;
-        let groups: Vec<_> = (0..files).map(|n| birth(epoch, FIRST + n)).collect();
-        store.commit_epoch(epoch, vec![(0, groups.concat())])?;
-        let groups = groups.into_iter().map(Arc::new).collect();
-        store.checkpoint(|| Ok(FoldInput { epoch, groups }))?;
+        births(&store, FIRST..FIRST + files)?;
         Ok(Volume { store, block: *Block::zeroed(), since: 0 })
     }
 
@@ -94,29 +90,6 @@ impl Volume {
 
 const BLOCK_SHIFT: u32 = BLOCK_SIZE.trailing_zeros();
 const FIRST: u64 = 1000;
-
-/// Returns the group that makes a file with a name.
-fn birth(epoch: u64, ino: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    let new = Effect::New {
-        ino: Ino(ino),
-        parent: ROOT_INO,
-        generation: 0,
-        mode: libc::S_IFREG | 0o644,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        time: 0,
-        target: b"",
-        logged: false,
-    };
-    let name = format!("file-{ino}").into_bytes();
-    let cookie = (ino.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 4) << 3 & ((1 << 63) - 1);
-    let (dir, old, kind) = (ROOT_INO, Ino::NONE, FileKind::File);
-    let set = Effect::Set { dir, cookie, name: &name, ino: Ino(ino), old, kind };
-    encode_group(&mut out, Version { epoch, ts: ino, lane: 0 }, &[new, set]);
-    out
-}
 
 /// Half of what is written dies soon, in files of `few` pages each of which is made durable; the
 /// other half stays, in files of `many` pages. The volume is as full as asked.

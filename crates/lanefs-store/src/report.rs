@@ -59,6 +59,9 @@ pub struct SegmentsReport {
     pub reserved: u64,
     /// Below so many free ones the background cleans.
     pub low_water: u64,
+    /// Below so many free ones it makes a checkpoint, whatever was written since the last one.
+    /// Never fewer than `low_water`: a checkpoint finds what has become free.
+    pub checkpoint_below: u64,
     /// Full, without a live block: free with the next checkpoint, or the one behind it.
     pub pending: u64,
     /// A head writes there.

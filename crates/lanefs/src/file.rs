@@ -29,6 +29,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+/// No group of a file's.
+const NO_GROUP: u32 = u32::MAX;
+
 /// An open file or directory: what a descriptor is to the kernel. Send and Sync; positional calls
 /// run in parallel.
 ///
@@ -49,6 +52,8 @@ pub struct File {
     flags: i32,
     /// Writes leave setuid and setgid alone.
     privileged: bool,
+    /// The file's group when it was opened, if who opened it is in it; else [`NO_GROUP`].
+    group: u32,
     /// What is written is written back while the file grows. Relaxed: a hint, for writes that begin
     /// later.
     writes_ahead: AtomicBool,
@@ -93,6 +98,7 @@ impl File {
             slot: slot as u32,
             flags,
             privileged: cred.is_root(),
+            group: Some(inode.gid()).filter(|g| cred.in_group(*g)).unwrap_or(NO_GROUP),
             writes_ahead: AtomicBool::new(true),
             cursor_line: Line,
             cursor: AtomicU64::new(0),
@@ -132,9 +138,14 @@ impl File {
         }
     }
 
+    /// Returns whether it was opened with O_PATH: to be looked at, neither read nor written.
+    fn is_path(&self) -> bool {
+        self.flags & libc::O_PATH != 0
+    }
+
     /// Returns the content, for reading.
     fn readable(&self) -> Result<&FileData> {
-        if self.flags & libc::O_ACCMODE == libc::O_WRONLY {
+        if self.flags & libc::O_ACCMODE == libc::O_WRONLY || self.is_path() {
             return Err(Error::Posix(libc::EBADF));
         }
         self.persist().check_alive()?;
@@ -143,7 +154,7 @@ impl File {
 
     /// Returns the content, for writing.
     fn writable(&self) -> Result<&FileData> {
-        if !matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
+        if self.is_path() || !matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
             return Err(Error::Posix(libc::EBADF));
         }
         self.data()
@@ -220,11 +231,15 @@ impl File {
     /// [`crate::Fs::truncate`].
     ///
     /// # Errors
-    /// - EBADF: a size, and the handle is not open for writing. EFBIG: a size of more than 2^63-1.
+    /// - EBADF: opened with O_PATH; a size, and the handle is not open for writing. EFBIG: a size
+    ///   of more than 2^63-1.
     /// - EPERM, EACCES: as [`crate::Fs::chmod`], [`crate::Fs::chown`] and [`crate::Fs::set_times`].
     /// - EROFS: the volume was opened for reading only. ENOSPC, ENOMEM, EIO: as
     ///   [`crate::Fs::truncate`].
     pub fn set_attr(&self, cred: &Cred, set: &SetAttr) -> Result<Stat> {
+        if self.is_path() {
+            return Err(Error::Posix(libc::EBADF));
+        }
         if set.size.is_some() {
             self.writable()?;
         }
@@ -324,6 +339,7 @@ impl File {
             keeps_times: true,
             keeps_pages: true,
             privileged: true,
+            group: NO_GROUP,
             writes_ahead: true,
             any_order: true,
         };
@@ -336,6 +352,7 @@ impl File {
             keeps_times: false,
             keeps_pages: false,
             privileged: self.privileged,
+            group: self.group,
             writes_ahead: self.writes_ahead.load(Ordering::Relaxed),
             any_order: false,
         }
@@ -498,8 +515,11 @@ impl File {
     /// # Errors
     /// - EINVAL: another whence, or a place before the start or behind 2^63-1.
     /// - ENXIO: `SEEK_DATA` or `SEEK_HOLE` from the end on or before the start, or no data follows.
-    ///   EISDIR: these two of a directory.
+    ///   EISDIR: these two of a directory. EBADF: opened with O_PATH.
     pub fn lseek(&self, offset: i64, whence: i32) -> Result<u64> {
+        if self.is_path() {
+            return Err(Error::Posix(libc::EBADF));
+        }
         self.persist().check_alive()?;
         let base = match whence {
             libc::SEEK_SET => 0,
@@ -522,6 +542,7 @@ impl File {
 
     /// Finds data or a hole from `offset` on.
     fn seek_hole_data(&self, offset: i64, data_wanted: bool) -> Result<u64> {
+        debug_assert!(!self.is_path(), "inode {} was opened to be looked at", self.ino());
         let data = self.data()?;
         let off = u64::try_from(offset).ok().filter(|o| *o < data.size()).ok_or(Error::Posix(libc::ENXIO))?;
         let ctx = page_store::data_ctx(self.persist(), self.inode());
@@ -536,7 +557,8 @@ impl File {
     /// EINVAL: not open for writing. EFBIG, ENOSPC, ENOMEM, EIO, EROFS: as [`crate::Fs::truncate`].
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.writable().map_err(|e| if e.errno() == libc::EBADF { Error::Posix(libc::EINVAL) } else { e })?;
-        let set = SetAttr { size: Some(size), ..Default::default() };
+        let kill_sgid = !self.privileged && self.inode().gid() != self.group;
+        let set = SetAttr { size: Some(size), kill_sgid, ..Default::default() };
         let cred = Cred {
             prechecked: true,
             ..if self.privileged { Cred::root() } else { Cred::user(u32::MAX, u32::MAX, &[]) }
@@ -707,8 +729,12 @@ impl File {
     /// handle held is let go first, also if the call fails.
     ///
     /// # Errors
-    /// EWOULDBLOCK: `wait` is false and it is taken. No other; a closed volume makes no difference.
+    /// EWOULDBLOCK: `wait` is false and it is taken. EBADF: opened with O_PATH. No other; a closed
+    /// volume makes no difference.
     pub fn lock(&self, kind: locks::Lock, wait: bool) -> Result<()> {
+        if self.is_path() {
+            return Err(Error::Posix(libc::EBADF));
+        }
         self.locked.store(true, Ordering::Relaxed);
         self.persist().locks.lock(self.ino(), self.owner(), kind, wait)
     }
@@ -730,7 +756,7 @@ impl File {
     pub fn lock_range(&self, range: Range<u64>, kind: locks::Lock, wait: bool) -> Result<()> {
         let mode = self.flags & libc::O_ACCMODE;
         let lacks = if kind == locks::Lock::Shared { libc::O_WRONLY } else { libc::O_RDONLY };
-        if mode == lacks {
+        if mode == lacks || self.is_path() {
             return Err(Error::Posix(libc::EBADF));
         }
         if range.is_empty() {

@@ -97,6 +97,11 @@ impl Fs {
         Fs { start: Some(dir), ..self.clone() }
     }
 
+    /// Returns the same with another credential; relative paths begin where they did.
+    pub fn with_cred(&self, cred: Cred) -> Fs {
+        Fs { cred, ..self.clone() }
+    }
+
     /// Returns the same with a umask: these permission bits are taken from the mode of every file,
     /// directory and node that is made by path. Without, modes are those of the call. (The library
     /// inherits no ACL of a directory, so there is none that would stand in place of it.)
@@ -187,8 +192,8 @@ impl Fs {
     ///   `.` or `..`.
     /// - ENOTDIR: O_DIRECTORY or O_TMPFILE, and it is no directory.
     /// - EINVAL: O_CREAT with O_DIRECTORY; a new name with a NUL.
-    /// - ELOOP: O_NOFOLLOW, and it is a symbolic link.
-    /// - ENXIO: a pipe, a socket or a device.
+    /// - ELOOP: O_NOFOLLOW without O_PATH, and it is a symbolic link.
+    /// - ENXIO: a pipe, a socket or a device, without O_PATH.
     /// - EACCES: the mode forbids reading or writing it; a new file: changing the directory. EPERM:
     ///   O_NOATIME by another than the owner.
     /// - EROFS: writing, O_TRUNC or a new file on a volume opened for reading only.

@@ -142,8 +142,8 @@ impl Volume {
     ///
     /// # Errors
     /// - EISDIR: a directory, and writing or O_TRUNC. ENOTDIR: O_DIRECTORY, and none.
-    /// - ELOOP: a symbolic link. ENXIO: a pipe, a socket or a device.
-    /// - EACCES: the mode forbids it. EPERM: O_NOATIME by another than the owner.
+    /// - ELOOP: a symbolic link. ENXIO: a pipe, a socket or a device. With O_PATH neither.
+    /// - EACCES: the mode forbids it, without O_PATH. EPERM: O_NOATIME by another than the owner.
     /// - EROFS: writing or O_TRUNC on a volume opened for reading only. With O_TRUNC also those of
     ///   [`File::set_len`].
     pub fn node_open(&self, cred: &Cred, ino: Ino, flags: i32) -> Result<File> {

@@ -113,4 +113,7 @@ pub struct SetAttr {
     pub ctime: Option<i64>,
     /// Clear setuid and setgid, as a write by an ordinary user does (KILLPRIV_V2).
     pub kill_priv: bool,
+    /// Who has them cleared is not in the file's group, nor privileged: setgid goes even where the
+    /// group may not execute. For a front end that knows; of others the credential tells.
+    pub kill_sgid: bool,
 }

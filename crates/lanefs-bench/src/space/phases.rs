@@ -421,7 +421,112 @@ pub fn workload<F: Filled>(on: &mut F, name: &str, wishes: &Wishes) -> Res<Done>
 
 #[cfg(test)]
 mod tests {
-    use super::sectors_written;
+    use super::*;
+    use lanefs::{Volume, WriteLife};
+
+    const SIZE: u64 = 64 << 20;
+
+    /// A volume in memory of which the test has hold, and whose device nobody counts.
+    struct Held(Metered<VolumeTarget>);
+
+    impl Filled for Held {
+        type T = VolumeTarget;
+        fn place(&self) -> &Metered<VolumeTarget> {
+            &self.0
+        }
+        fn device_bytes(&self) -> Res<u64> {
+            Ok(0)
+        }
+        fn run(&mut self, workload: &str, plan: &Plan) -> Res<CellOutcome> {
+            workload_on(&mut self.0, workload, plan)
+        }
+    }
+
+    fn held() -> (Volume, Held) {
+        let volume = Volume::in_memory(SIZE).unwrap();
+        let target = VolumeTarget::of(volume.clone());
+        (volume, Held(Metered::new(target)))
+    }
+
+    fn wishes() -> Wishes {
+        Wishes {
+            workers: 1,
+            passes: 0.25,
+            sync_every: 0,
+            seconds: 1.0,
+            limit: 3600.0,
+            skew: None,
+            hints: false,
+        }
+    }
+
+    #[test]
+    fn lives_keep_as_many_files_as_they_made_and_say_their_lives_if_asked() {
+        for hints in [false, true] {
+            let (volume, on) = held();
+            let done = lives(&on, 50.0, SIZE, &Wishes { hints, ..wishes() }).unwrap();
+            // A quarter of the volume, by turns of one file of either kind.
+            let turns = SIZE / 4 / (2 * LIVING as u64);
+            assert_eq!((done.ops, done.stopped), (2 * turns, None));
+            assert_eq!(done.user_bytes, 2 * turns * LIVING as u64);
+            let fs = volume.fs();
+            let names: Vec<String> =
+                fs.read_dir("/").unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            let count = |kind: &str| names.iter().filter(|n| n.starts_with(kind)).count() as u64;
+            assert_eq!(count("short"), (SIZE as f64 * SHORT_SHARE) as u64 / LIVING as u64 + 1);
+            assert!(
+                count("long") > turns && names.len() as u64 == count("long") + count("short"),
+                "{names:?}"
+            );
+            // The short-lived ones are the last that were made of their kind.
+            let made = |n: &String| n.trim_start_matches("short").parse::<u64>().unwrap();
+            let oldest = names.iter().filter(|n| n.starts_with("short")).map(made).min().unwrap();
+            assert!(oldest > names.len() as u64, "short{oldest} is there since the beginning");
+            // Lives are said while a file is open, and kept as long as its inode is in memory.
+            for name in &names {
+                let file = fs.open(name, &lanefs::OpenOptions::new()).unwrap();
+                assert_eq!(file.stat().unwrap().size, LIVING as u64);
+                let life = if name.starts_with("short") { WriteLife::Short } else { WriteLife::Extreme };
+                assert_eq!(file.write_life(), if hints { life } else { WriteLife::NotSet }, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn skewed_overwrites_hit_a_tenth_of_the_blocks_and_leave_most_of_the_rest() {
+        let mut touched = [0.0, 0.0];
+        for (touched, skew) in touched.iter_mut().zip([Some(90), None]) {
+            let (volume, on) = held();
+            let (_, files) = fill(&on, 50.0).unwrap();
+            let bytes: u64 = files.iter().map(|f| f.1).sum();
+            let done = overwrite(&on, &files, bytes, &Wishes { skew, passes: 1.0, ..wishes() }).unwrap();
+            assert_eq!((done.ops, done.user_bytes, done.stopped), (bytes / BLOCK as u64, bytes, None));
+            let content: Vec<u8> = files.iter().flat_map(|f| volume.fs().read(&f.0).unwrap()).collect();
+            let filled = as_bytes(&buffer(BLOCK))[8];
+            // Block by block in the order in which they are drawn: the cold ninety of each hundred.
+            let cold: Vec<bool> = content
+                .chunks(BLOCK)
+                .enumerate()
+                .filter(|(n, _)| n % 100 >= 10)
+                .map(|(_, block)| block[8] != filled)
+                .collect();
+            *touched = cold.iter().filter(|t| **t).count() as f64 / cold.len() as f64;
+        }
+        // As many draws as blocks: of all alike 1 - 1/e are hit, of the cold ones with a tenth of
+        // the draws 1 - e^(-1/9). The draws are the same each time.
+        assert!((0.09..0.13).contains(&touched[0]), "{touched:?}");
+        assert!((0.60..0.66).contains(&touched[1]), "{touched:?}");
+    }
+
+    #[test]
+    fn every_block_can_be_drawn_and_none_behind_the_last() {
+        let mut rng = Rng::new(1);
+        for (skew, blocks) in [(None, 7), (Some(90), 7), (Some(90), 250)] {
+            let mut hits = vec![0; blocks as usize];
+            (0..100_000).for_each(|_| hits[target_block(&mut rng, blocks, skew) as usize] += 1);
+            assert!(hits.iter().all(|n| *n > 0), "{skew:?}: {hits:?}");
+        }
+    }
 
     #[test]
     fn the_seventh_figure_is_what_was_written() {

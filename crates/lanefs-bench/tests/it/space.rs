@@ -51,6 +51,9 @@ fn what_cannot_be_run_is_refused() {
         (["--passes", "0"], "--passes"),
         (["--peers", "tmpfs"], "--peers"),
         (["--peers", "ntfs"], "no peer"),
+        (["--skew", "0"], "--skew"),
+        (["--skew", "100"], "--skew"),
+        (["--phases", "live"], "there is no live"),
     ];
     for (args, word) in refused {
         let said = space(&args).unwrap_err();

@@ -175,12 +175,13 @@ fn segments(f: &Figures) -> [(&'static str, String); 3] {
     let full: Vec<String> = g.by_utilisation.iter().map(u64::to_string).collect();
     let to_recover: u64 = s.mlogs.iter().map(|m| m.to_recover_bytes).fold(0, u64::saturating_add);
     let states = format!(
-        "{} of {}: {} free ({} kept back, cleaned below {}), {} pending, {} open, {} in logs",
+        "{} of {}: {} free ({} kept back, cleaned below {}, checkpoints below {}), {} pending, {} open, {} in logs",
         g.total,
         show(g.segment_bytes),
         g.free,
         g.reserved,
         g.low_water,
+        g.checkpoint_below,
         g.pending,
         g.open,
         g.chain

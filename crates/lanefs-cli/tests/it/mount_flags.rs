@@ -19,6 +19,7 @@ on_each_transport! {
     what_the_kernel_has_accepted_comes_to_an_immutable_file,
     what_was_written_to_a_map_comes_to_an_immutable_file,
     reading_leaves_the_time_of_access_of_what_has_the_flag,
+    version_and_label_are_told_as_ext4_tells_them,
 }
 
 const IMMUTABLE: u32 = 0x10;
@@ -62,12 +63,12 @@ fn letters(path: &Path) -> String {
 }
 
 /// An ext4 of its own, unmounted with its loop device when the test ends.
-struct Ext4 {
-    work: tempfile::TempDir,
+pub struct Ext4 {
+    pub work: tempfile::TempDir,
 }
 
 impl Ext4 {
-    fn new() -> Ext4 {
+    pub fn new() -> Ext4 {
         let work = tempfile::tempdir().unwrap();
         let (image, dir) = (work.path().join("ext4"), work.path().join("mnt"));
         File::create(&image).unwrap().set_len(32 << 20).unwrap();
@@ -76,7 +77,7 @@ impl Ext4 {
         run("mount", &["-o", "loop", image.to_str().unwrap(), dir.to_str().unwrap()]).ok();
         Ext4 { work }
     }
-    fn dir(&self) -> PathBuf {
+    pub fn dir(&self) -> PathBuf {
         self.work.path().join("mnt")
     }
 }
@@ -435,4 +436,44 @@ fn reading_leaves_the_time_of_access_of_what_has_the_flag() {
     m.remount();
     let [with, without] = ["f", "g"].map(|n| std::fs::metadata(m.path(n)).unwrap().atime());
     assert!(with == 1000 && without > 1000, "{with} and {without}");
+}
+
+fn version_and_label_are_told_as_ext4_tells_them() {
+    const GET_VERSION: u64 = 0x8008_7601;
+    const GET_UUID: u64 = 0x8011_1500;
+    const GET_LABEL: u64 = 0x8100_9431;
+    let mut m = Mount::new(&[]);
+    lanefs_in(m.work.path(), &["label", "mnt", "home"]).ok();
+    std::fs::write(m.path("f"), "content").unwrap();
+    std::fs::create_dir(m.path("d")).unwrap();
+    let mut versions = Vec::new();
+    for name in ["f", "d", "."] {
+        let path = m.path(name);
+        let file = File::open(&path).unwrap();
+        // A program gives an int, and nothing behind it is written.
+        let mut words = [u32::MAX; 2];
+        let mut label = [0xffu8; 256];
+        let mut uuid = [0u8; 17];
+        // SAFETY: the first command writes at most the eight bytes of `words`, the second the 256
+        // of `label`, the third the 17 of `uuid`.
+        let told = unsafe {
+            let fd = file.as_raw_fd();
+            let version = libc::ioctl(fd, GET_VERSION as _, words.as_mut_ptr());
+            let named = libc::ioctl(fd, GET_LABEL as _, label.as_mut_ptr());
+            (version, named, libc::ioctl(fd, GET_UUID as _, uuid.as_mut_ptr()))
+        };
+        assert_eq!((told.0, told.1, words[1]), (0, 0, u32::MAX), "{name}: {}", Error::last_os_error());
+        assert_eq!(label[..5], *b"home\0");
+        assert!(label[5..].iter().all(|b| *b == 0), "{label:?}");
+        // Since Linux 6.9 the kernel says that a mount has none, without asking.
+        assert!(told.2 != 0 || uuid[0] == 16, "{uuid:?}");
+        let shown = run("lsattr", &["-v", "-d", path.to_str().unwrap()]).ok().out;
+        assert_eq!(shown.split_whitespace().next(), Some(words[0].to_string().as_str()), "{shown}");
+        versions.push((name, words[0]));
+    }
+    m.umount();
+    let volume = lanefs::Volume::open(&[m.image()], &lanefs::MountOptions::default()).unwrap();
+    for (name, version) in versions {
+        assert_eq!(volume.fs().stat(format!("/{name}")).unwrap().generation, version, "{name}");
+    }
 }

@@ -10,6 +10,7 @@ on_each_transport! {
     a_name_that_is_found_brings_the_rights_before_it,
     what_a_stranger_wrote_into_a_setuid_program_is_never_found_with_the_bit,
     an_acl_that_is_not_there_is_removed_as_on_file_systems_of_the_kernel,
+    who_changes_a_file_takes_its_setuid_and_setgid_as_on_ext4,
 }
 
 /// user::rw- user:`uid`:rw- group::r-- mask::rw- other::---
@@ -105,4 +106,71 @@ fn an_acl_that_is_not_there_is_removed_as_on_file_systems_of_the_kernel() {
     }
     // Of other attributes it is told.
     assert_eq!(rustix::fs::removexattr(&dir, "user.a"), Err(rustix::io::Errno::NODATA));
+}
+
+/// Changes of a file, each the text of a program in Python that has it open as `f`.
+const CHANGES: [(&str, &str); 7] = [
+    ("write", "os.write(f, b'x')"),
+    ("pwrite", "os.pwrite(f, b'x', 3)"),
+    ("ftruncate", "os.ftruncate(f, 2)"),
+    ("truncate", "os.truncate('f', 2)"),
+    ("O_TRUNC", "os.open('f', os.O_WRONLY | os.O_TRUNC)"),
+    ("fallocate", "os.posix_fallocate(f, 0, 100)"),
+    ("copy_file_range", "os.copy_file_range(os.open('other', os.O_RDONLY), f, 3)"),
+];
+
+/// Who makes them: options of setpriv(1). The file's group is 1020.
+const CALLERS: [&[&str]; 6] = [
+    &["--reuid=1001", "--regid=1010", "--clear-groups"],
+    &["--reuid=1001", "--regid=1020", "--clear-groups"],
+    &["--reuid=1001", "--regid=1010", "--groups=5,1020"],
+    &["--reuid=1001", "--regid=1010", "--groups=5,1021"],
+    &[],
+    &["--bounding-set=-fsetid", "--inh-caps=-fsetid"],
+];
+
+fn as_caller(dir: &std::path::Path, caller: &[&str], program: &str) {
+    let text = format!("import os\nf = os.open('f', os.O_RDWR)\n{program}");
+    let mut call = std::process::Command::new("setpriv");
+    run_command(call.args(caller).args(["/usr/bin/python3", "-c", &text]).current_dir(dir)).ok();
+}
+
+/// What is left of modes, and who did what.
+fn modes_left(dir: &std::path::Path) -> Vec<String> {
+    let mut left = Vec::new();
+    let mut one = |what: &str, who: &[&str], mode: u32, program: &str| {
+        let file = dir.join("f");
+        std::fs::write(&file, "12345").unwrap();
+        std::fs::write(dir.join("other"), "abc").unwrap();
+        chown(&file, Some(1001), Some(1020)).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+        as_caller(dir, who, program);
+        let now = std::fs::metadata(&file).unwrap().mode() & 0o7777;
+        left.push(format!("{what} of {mode:o} by {who:?}: {now:o}"));
+    };
+    for who in CALLERS {
+        for mode in [0o2646, 0o6646, 0o2656] {
+            for (what, program) in CHANGES {
+                one(what, who, mode, program);
+            }
+            one("chown", who, mode, "os.chown('f', 1001, -1)");
+        }
+    }
+    left
+}
+
+fn who_changes_a_file_takes_its_setuid_and_setgid_as_on_ext4() {
+    let m = Mount::new(&["-o", "allow_other"]);
+    let ext4 = crate::mount_flags::Ext4::new();
+    for dir in [m.dir.clone(), ext4.dir()] {
+        std::fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    for work in [m.work.path(), ext4.work.path()] {
+        std::fs::set_permissions(work, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let (there, here) = (modes_left(&ext4.dir()), modes_left(&m.dir));
+    assert!(there.iter().any(|l| l.ends_with(": 2646")) && there.iter().any(|l| l.ends_with(": 646")));
+    for (there, here) in there.iter().zip(&here) {
+        assert_eq!(here, there, "here, and on ext4");
+    }
 }

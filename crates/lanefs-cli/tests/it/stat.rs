@@ -214,6 +214,8 @@ fn prometheus_reads_what_is_told() {
     is("lanefs_space_bytes", "total", "volume.space.total_bytes");
     is("lanefs_written_bytes_total", "data", "volume.written.data_bytes");
     is("lanefs_segments_low_water", "", "volume.segments.low_water");
+    is("lanefs_segments_checkpoint_below", "", "volume.segments.checkpoint_below");
+    assert!(at(&json, "volume.segments.checkpoint_below") >= at(&json, "volume.segments.low_water"));
     assert!(s.samples.iter().all(|x| x.metric != "lanefs_request_seconds"), "nobody asked");
     let full = s.samples.iter().filter(|x| x.metric == "lanefs_segments_full").count();
     assert_eq!(full, 10);

@@ -97,7 +97,9 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, 1),
         ctime: has(fattr::CTIME).then(|| at(2)),
         kill_priv: has(fattr::KILL_SUIDGID),
+        kill_sgid: false,
     };
+    let set = rights::with_sgid(&adaptor.volume, req, set)?;
     let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
     let stat = if has(fattr::FH) && set == times && !adaptor.stateless {
         // The times that the kernel kept for who wrote.

@@ -86,7 +86,7 @@ pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     let file = adaptor.volume.node_open(&root(), req.ino, adaptor.open_flags(flags))?;
     debug_assert_eq!(file.ino(), req.ino);
     if open_flags & OPEN_KILL_SUIDGID != 0 {
-        rights::kill_priv(&adaptor.volume, &adaptor.aside, req.ino)?;
+        rights::kill_priv(&adaptor.volume, &adaptor.aside, req, req.ino)?;
     }
     if may_gather(adaptor, &file) && file.stat()?.blocks == 0 {
         adaptor.aside.attributes_changed(req.ino);
@@ -125,7 +125,7 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     // O_TRUNC takes setuid from a file that was there; a new one keeps the mode that it was
     // made with.
     if open_flags & OPEN_KILL_SUIDGID != 0 && !made {
-        rights::kill_priv(&adaptor.volume, &adaptor.aside, stat.ino)?;
+        rights::kill_priv(&adaptor.volume, &adaptor.aside, req, stat.ino)?;
         stat = file.stat()?;
     }
     assume_block(adaptor, &file, &mut stat);
@@ -205,7 +205,7 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         file.may_write()?;
     }
     if how & WRITE_KILL_SUIDGID != 0 {
-        rights::kill_priv(&adaptor.volume, &adaptor.aside, req.ino)?;
+        rights::kill_priv(&adaptor.volume, &adaptor.aside, req, req.ino)?;
     }
     if adaptor.stateless && flags & libc::O_DIRECT == 0 {
         comes_into_cache(adaptor, req.ino);

@@ -27,6 +27,20 @@ const LOGFLUSH: u32 = 1;
 /// The flag of a shutdown as by a crash.
 const NOLOGFLUSH: u32 = 2;
 
+/// An inode's version, which the command's number calls a long, and a program takes as 32 bits.
+const FS_IOC_GETVERSION: u32 = 0x8008_7601;
+/// The same, of a program of 32 bits.
+const FS_IOC32_GETVERSION: u32 = 0x8004_7601;
+/// The UUID of the volume: how many bytes it has, and these. Linux before 6.9 asks us; newer ones
+/// answer by themselves that there is none.
+const FS_IOC_GETFSUUID: u32 = 0x8011_1500;
+/// The label, up to the first zero.
+const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+/// The most bytes of a label, with a zero at the end.
+const FSLABEL_MAX: usize = 256;
+
+const _: () = assert!(FS_IOC_GETFSLABEL >> 16 & 0x3fff == FSLABEL_MAX as u32);
+
 /// An `ioctl` as it came.
 struct Call<'a> {
     /// Whether it was called on a directory.
@@ -78,6 +92,11 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
             flags::encode(call.command, adaptor.volume.node_flags(req.ino)?)
         }
         FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => set_flags(adaptor, req, call).map(|()| Vec::new()),
+        FS_IOC_GETVERSION | FS_IOC32_GETVERSION => {
+            Ok(adaptor.volume.node_stat(req.ino)?.generation.to_ne_bytes().to_vec())
+        }
+        FS_IOC_GETFSUUID => Ok(uuid(adaptor)),
+        FS_IOC_GETFSLABEL => Ok(label(adaptor)),
         _ if !call.is_dir => Err(Errno(libc::ENOTTY)),
         IOC_GETPID => Ok(std::process::id().to_ne_bytes().to_vec()),
         IOC_ABOUT if call.capacity < ABOUT_SIZE => Err(Errno(libc::EINVAL)),
@@ -113,6 +132,24 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
         IOC_FITRIM => trim(adaptor, req, call),
         _ => Err(Errno(libc::ENOTTY)),
     }
+}
+
+/// Returns the volume's UUID as FS_IOC_GETFSUUID tells it.
+fn uuid(adaptor: &Adaptor) -> Vec<u8> {
+    let uuid = adaptor.volume.info().uuid;
+    let mut told = vec![uuid.len() as u8];
+    told.extend(uuid);
+    debug_assert_eq!(told.len() as u32, FS_IOC_GETFSUUID >> 16 & 0x3fff);
+    told
+}
+
+/// Returns the volume's label as FS_IOC_GETFSLABEL tells it.
+fn label(adaptor: &Adaptor) -> Vec<u8> {
+    let label = adaptor.volume.info().label;
+    debug_assert!(label.len() < FSLABEL_MAX, "no zero follows a label of {} bytes", label.len());
+    let mut told = label.into_bytes();
+    told.resize(FSLABEL_MAX, 0);
+    told
 }
 
 /// Returns the flags that the call sets if pages of the kernel's cache would be refused from then
@@ -192,6 +229,31 @@ fn word_of(pid: u32, address: u64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MountConfig;
+    use crate::wire::{Agreed, Device};
+    use lanefs::Volume;
+
+    /// What no test on a mount sees since Linux 6.9, and the sizes of the others.
+    #[test]
+    fn identity_is_told_in_the_sizes_of_the_commands() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        volume.set_label("home").unwrap();
+        let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+        let wire = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
+        let agreed = Agreed {
+            writeback: true,
+            stateless: false,
+            setxattr_ext: false,
+            checks_flags: true,
+            rings: false,
+        };
+        let adaptor = Adaptor::new(volume.clone(), &MountConfig::default(), agreed, wire);
+        let told = uuid(&adaptor);
+        assert_eq!((told[0], &told[1..]), (16, &volume.info().uuid[..]));
+        assert_eq!(label(&adaptor)[..6], *b"home\0\0");
+        assert_eq!(label(&adaptor).len(), 256);
+        adaptor.end();
+    }
 
     #[test]
     fn a_word_of_a_caller_is_read() {

@@ -1,7 +1,9 @@
 //! Rules about modes and ACLs that FUSE leaves to the file system.
 //!
 //! With KILLPRIV_V2 the file system clears setuid and setgid. The kernel states when, but for
-//! fallocate and copy_file_range: there any caller but root counts as one without CAP_FSETID.
+//! fallocate and copy_file_range: there the caller is looked up. So it is for setgid of what the
+//! group may not execute, which one of the file's group leaves: the kernel tells one group of the
+//! caller, and flags a change of owner whoever makes it.
 
 use super::Wire;
 use crate::acl::{self, Acl};
@@ -35,24 +37,45 @@ pub(super) fn inherit(
     Ok(inherited)
 }
 
+/// Returns whether setgid goes from a file with this mode and group though the group may not
+/// execute it. Few files have such a mode; only of them it is asked who changes them.
+fn kills_sgid(req: &Request<'_>, mode: u32, gid: u32) -> bool {
+    mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID && req.is_outside(gid) && !req.keeps_set_ids()
+}
+
 /// Clears setuid and setgid if the file has them. The kernel hears of it before the request is
 /// answered: by a mode that it believes somebody would be root who is not.
-pub(super) fn kill_priv(volume: &Volume, aside: &Aside, target: Ino) -> Result<()> {
-    if volume.node_stat(target)?.mode & SET_ID != 0 {
-        let kill = SetAttr { kill_priv: true, ..SetAttr::default() };
-        volume.node_setattr(&root(), target, &kill)?;
-        aside.attributes_changed(target);
+pub(super) fn kill_priv(volume: &Volume, aside: &Aside, req: &Request<'_>, target: Ino) -> Result<()> {
+    let stat = volume.node_stat(target)?;
+    if stat.mode & SET_ID == 0 {
+        return Ok(());
     }
+    let kill_sgid = kills_sgid(req, stat.mode, stat.gid);
+    if stat.mode & (libc::S_ISUID | libc::S_IXGRP) == 0 && !kill_sgid {
+        return Ok(());
+    }
+    let kill = SetAttr { kill_priv: true, kill_sgid, ..SetAttr::default() };
+    volume.node_setattr(&root(), target, &kill)?;
+    aside.attributes_changed(target);
     Ok(())
 }
 
-/// Clears setuid and setgid if the file has them and it is not root who changes it.
+/// Clears setuid and setgid if the file has them and who changes it may not keep them.
 pub(super) fn kill_priv_of(volume: &Volume, aside: &Aside, req: &Request<'_>, target: Ino) -> Result<()> {
     // Few files have these bits; only of them it is asked who changes them.
-    if volume.node_stat(target)?.mode & SET_ID == 0 || req.user() == Some(0) {
+    if volume.node_stat(target)?.mode & SET_ID == 0 || req.keeps_set_ids() {
         return Ok(());
     }
-    kill_priv(volume, aside, target)
+    kill_priv(volume, aside, req, target)
+}
+
+/// States what becomes of setgid where the kernel has setuid and setgid cleared with a change.
+pub(super) fn with_sgid(volume: &Volume, req: &Request<'_>, set: SetAttr) -> Result<SetAttr> {
+    if !set.kill_priv {
+        return Ok(set);
+    }
+    let stat = volume.node_stat(req.ino)?;
+    Ok(SetAttr { kill_sgid: kills_sgid(req, stat.mode, stat.gid), ..set })
 }
 
 /// Changes attributes, the ACL with the mode. The ACL first: there may be no space for it, and then

@@ -62,7 +62,25 @@ impl<'a> Request<'a> {
     /// only in requests that make an inode; of others it is looked up at the calling thread, which
     /// waits for the answer. `None`: it cannot be known.
     pub fn user(&self) -> Option<u32> {
-        if self.uid != NOBODY_SAID { Some(self.uid) } else { user_of(self.pid) }
+        if self.uid != NOBODY_SAID { Some(self.uid) } else { Status::of(self.pid)?.of_files("Uid:") }
+    }
+
+    /// Returns whether the caller may leave setuid and setgid in what it writes, by CAP_FSETID. Of
+    /// one that cannot be looked up, whether it is root.
+    pub fn keeps_set_ids(&self) -> bool {
+        match Status::of(self.pid).and_then(|s| s.keeps_set_ids()) {
+            // The number 0 is that of root where the mount was made.
+            Some(has) => has && (self.uid == 0 || shares_user_namespace(self.pid)),
+            None => self.uid == 0,
+        }
+    }
+
+    /// Returns whether the caller is not in the group `gid`, of which the kernel tells the first at
+    /// most. False where the caller cannot be looked up. (Through a mapped mount its groups are
+    /// others than the file's: then it may be taken for a stranger.)
+    pub fn is_outside(&self, gid: u32) -> bool {
+        let is_told = self.uid != NOBODY_SAID && self.gid == gid;
+        !is_told && Status::of(self.pid).and_then(|s| s.in_group(gid)) == Some(false)
     }
 
     /// Returns the caller, whose permissions the kernel has checked.
@@ -71,15 +89,50 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Returns the user as whom the thread `pid` uses files.
-fn user_of(pid: u32) -> Option<u32> {
-    if pid == 0 {
-        return None;
+/// The bit of CAP_FSETID: who has it keeps setuid and setgid in what it writes.
+const CAP_FSETID: u32 = 4;
+
+/// What /proc tells of a thread that waits for an answer.
+struct Status(String);
+
+impl Status {
+    /// Reads it; `None` for a thread whose number means nothing here.
+    fn of(pid: u32) -> Option<Status> {
+        match pid {
+            0 => None,
+            pid => std::fs::read_to_string(format!("/proc/{pid}/status")).ok().map(Status),
+        }
     }
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    // Four numbers: the real, the effective and the saved one, and that for files.
-    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
-    line.split_whitespace().nth(3)?.parse().ok()
+
+    /// Returns the words of a line.
+    fn words(&self, line: &str) -> Option<impl Iterator<Item = &str>> {
+        debug_assert!(line.ends_with(':'), "{line} begins no line");
+        Some(self.0.lines().find_map(|l| l.strip_prefix(line))?.split_whitespace())
+    }
+
+    /// Returns the user or the group as which it uses files: the real, the effective and the saved
+    /// one stand before it.
+    fn of_files(&self, line: &str) -> Option<u32> {
+        self.words(line)?.nth(3)?.parse().ok()
+    }
+
+    /// Returns whether it is in a group.
+    fn in_group(&self, gid: u32) -> Option<bool> {
+        let more = self.words("Groups:")?.any(|g| g.parse() == Ok(gid));
+        Some(more || self.of_files("Gid:")? == gid)
+    }
+
+    /// Returns whether it has CAP_FSETID, in whichever user namespace.
+    fn keeps_set_ids(&self) -> Option<bool> {
+        let caps = u64::from_str_radix(self.words("CapEff:")?.next()?, 16).ok()?;
+        Some(caps & 1 << CAP_FSETID != 0)
+    }
+}
+
+/// Returns whether a thread is in the user namespace of this process, where its capabilities count.
+fn shares_user_namespace(pid: u32) -> bool {
+    let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/user")).ok();
+    of("self").is_some_and(|own| of(&pid.to_string()) == Some(own))
 }
 
 /// The rest of a request's arguments. Asking for more than there is gives EPROTO.

@@ -2,14 +2,14 @@
 
 use super::status::is_empty;
 use crate::attributes::errno;
-use crate::dispatch::{by_fd, by_path};
+use crate::dispatch::{by_any_fd, by_fd, by_path};
 use crate::hook::hook;
 use crate::report::Call;
 use crate::route::Last;
 use crate::table::is_ours;
 use crate::volume;
 use lanefs::stat::SetTime;
-use lanefs::{Fs, Ino, SetAttr, Volume, times};
+use lanefs::{Cred, Fs, Ino, SetAttr, Volume, times};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -19,11 +19,6 @@ const KEEP: c_int = libc::AT_SYMLINK_NOFOLLOW;
 /// Changes attributes of an inode as the program may.
 fn change(volume: &Volume, ino: Ino, set: &SetAttr) -> Result<c_int, c_int> {
     volume.node_setattr(volume::view(volume).cred(), ino, set).map(|_| 0).map_err(errno)
-}
-
-/// Finds the inode of a path.
-fn find(fs: &Fs, path: &[u8], keep: bool) -> Result<Ino, c_int> {
-    if keep { fs.lstat(path) } else { fs.stat(path) }.map(|s| s.ino).map_err(errno)
 }
 
 fn last(flags: c_int) -> Last {
@@ -44,20 +39,15 @@ unsafe fn change_at(
     // SAFETY: the caller's promise.
     unsafe {
         if is_empty(path, flags) && is_ours(dirfd) {
-            return by_fd(call, dirfd, |v, d| change(v, d.file.ino(), set));
+            return by_any_fd(call, dirfd, |v, d| change(v, d.file.ino(), set));
         }
-        let keep = flags & KEEP != 0;
+        let follow = flags & KEEP == 0;
+        // One walk: a name that is replaced meanwhile gets no other file changed.
         by_path(
             call,
             (dirfd, path),
             last(flags),
-            |fs, p| {
-                let ino = find(fs, p, keep)?;
-                let is_link = set.mode.is_some()
-                    && keep
-                    && fs.lstat(p).map_err(errno)?.kind == lanefs::FileKind::Symlink;
-                if is_link { Err(libc::EOPNOTSUPP) } else { change(fs.volume(), ino, set) }
-            },
+            |fs, p| fs.set_attr(p, follow, set).map(|_| 0).map_err(errno),
             host,
         )
     }
@@ -125,7 +115,8 @@ unsafe fn touch(
     unsafe {
         match set {
             Ok(set) if set.atime.is_none() && set.mtime.is_none() => {
-                by_path(call, at, last(flags), |fs, p| find(fs, p, flags & KEEP != 0).map(|_| 0), host)
+                let look = |fs: &Fs, p: &[u8]| if flags & KEEP != 0 { fs.lstat(p) } else { fs.stat(p) };
+                by_path(call, at, last(flags), |fs, p| look(fs, p).map(|_| 0).map_err(errno), host)
             }
             Ok(set) => change_at(call, at, flags, &set, host),
             Err(e) => by_path(call, at, last(flags), |_, _| Err(e), host),
@@ -157,35 +148,29 @@ unsafe fn name<'a>(name: *const c_char) -> Result<&'a [u8], c_int> {
     if name.is_null() { Err(libc::EFAULT) } else { Ok(unsafe { CStr::from_ptr(name) }.to_bytes()) }
 }
 
-/// Reads an extended attribute of an inode.
+/// Gives the caller an extended attribute, which `get` finds by its name.
 ///
 /// # Safety
 /// That of getxattr(2).
-unsafe fn get(
-    v: &Volume,
-    ino: Ino,
+unsafe fn give_value(
+    get: impl FnOnce(&[u8]) -> lanefs::Result<Vec<u8>>,
     key: *const c_char,
     to: *mut c_void,
     space: size_t,
 ) -> Result<ssize_t, c_int> {
     // SAFETY: the caller's promise.
-    unsafe {
-        let value = v.node_getxattr(volume::view(v).cred(), ino, name(key)?).map_err(errno)?;
-        give(&value, to, space)
-    }
+    unsafe { give(&get(name(key)?).map_err(errno)?, to, space) }
 }
 
-/// Sets an extended attribute of an inode.
+/// Has `set` set an extended attribute: its name and its value.
 ///
 /// # Safety
 /// That of setxattr(2).
-unsafe fn set(
-    v: &Volume,
-    ino: Ino,
+unsafe fn take_value(
+    set: impl FnOnce(&[u8], &[u8]) -> lanefs::Result<()>,
     key: *const c_char,
     value: *const c_void,
     len: size_t,
-    flags: c_int,
 ) -> Result<c_int, c_int> {
     if len > 65_536 {
         return Err(libc::E2BIG);
@@ -193,30 +178,41 @@ unsafe fn set(
     // SAFETY: the caller's promise.
     unsafe {
         let value = if len == 0 { &[] } else { std::slice::from_raw_parts(value.cast(), len) };
-        let cred = volume::view(v).cred();
-        v.node_setxattr(cred, ino, name(key)?, value, flags).map(|()| 0).map_err(errno)
+        set(name(key)?, value).map(|()| 0).map_err(errno)
     }
 }
 
-/// Lists the extended attributes of an inode.
+/// Gives the caller the names of extended attributes.
 ///
 /// # Safety
 /// That of listxattr(2).
-unsafe fn list(v: &Volume, ino: Ino, to: *mut c_char, space: size_t) -> Result<ssize_t, c_int> {
-    let names = v.node_listxattr(volume::view(v).cred(), ino).map_err(errno)?;
+unsafe fn give_names(
+    names: lanefs::Result<Vec<Vec<u8>>>,
+    to: *mut c_char,
+    space: size_t,
+) -> Result<ssize_t, c_int> {
+    let names = names.map_err(errno)?;
     let all: Vec<u8> = names.into_iter().flat_map(|n| [n, vec![0]].concat()).collect();
     // SAFETY: the caller's promise.
     unsafe { give(&all, to.cast(), space) }
 }
 
-/// Removes an extended attribute of an inode.
+/// Has `remove` remove an extended attribute.
 ///
 /// # Safety
 /// That of removexattr(2).
-unsafe fn drop_one(v: &Volume, ino: Ino, key: *const c_char) -> Result<c_int, c_int> {
+unsafe fn drop_one(
+    remove: impl FnOnce(&[u8]) -> lanefs::Result<()>,
+    key: *const c_char,
+) -> Result<c_int, c_int> {
     // SAFETY: the caller's promise.
     let key = unsafe { name(key)? };
-    v.node_removexattr(volume::view(v).cred(), ino, key).map(|()| 0).map_err(errno)
+    remove(key).map(|()| 0).map_err(errno)
+}
+
+/// Returns the credential that the program has now.
+fn cred(volume: &Volume) -> &'static Cred {
+    volume::view(volume).cred()
 }
 
 hook! {
@@ -301,8 +297,9 @@ hook! {
             (HERE, path),
             Last::Follow,
             |fs, p| {
-                fs.truncate(p, u64::try_from(len).map_err(|_| libc::EINVAL)?).map_err(errno)?;
-                match find(fs, p, false).and_then(|ino| crate::shared::changed(ino, 0..0)) {
+                let size = Some(u64::try_from(len).map_err(|_| libc::EINVAL)?);
+                let done = fs.set_attr(p, true, &SetAttr { size, ..SetAttr::default() }).map_err(errno)?;
+                match crate::shared::changed(done.ino, 0..0) {
                     // It was done, and the file is gone since.
                     Err(libc::ENOENT | libc::ESTALE) => Ok(0),
                     result => result.map(|()| 0),
@@ -318,63 +315,68 @@ hook! {
     /// Reads an extended attribute.
     fn getxattr(path: *const c_char, key: *const c_char, to: *mut c_void, space: size_t) -> ssize_t {
         by_path(&CALL, (HERE, path), Last::Follow,
-            |fs, p| get(fs.volume(), find(fs, p, false)?, key, to, space), |_, p| real(p, key, to, space))
+            |fs, p| give_value(|key| fs.getxattr(p, key), key, to, space), |_, p| real(p, key, to, space))
     }
     /// Reads an extended attribute of a link.
     fn lgetxattr(path: *const c_char, key: *const c_char, to: *mut c_void, space: size_t) -> ssize_t {
         by_path(&CALL, (HERE, path), Last::Keep,
-            |fs, p| get(fs.volume(), find(fs, p, true)?, key, to, space), |_, p| real(p, key, to, space))
+            |fs, p| give_value(|key| fs.lgetxattr(p, key), key, to, space), |_, p| real(p, key, to, space))
     }
     /// Reads an extended attribute of an open file.
     fn fgetxattr(fd: c_int, key: *const c_char, to: *mut c_void, space: size_t) -> ssize_t {
         if !is_ours(fd) { return real(fd, key, to, space); }
-        by_fd(&CALL, fd, |v, d| get(v, d.file.ino(), key, to, space))
+        by_fd(&CALL, fd, |v, d| {
+            give_value(|key| v.node_getxattr(cred(v), d.file.ino(), key), key, to, space)
+        })
     }
     /// Sets an extended attribute.
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         by_path(&CALL, (HERE, path), Last::Follow,
-            |fs, p| set(fs.volume(), find(fs, p, false)?, key, value, len, flags),
+            |fs, p| take_value(|key, value| fs.setxattr(p, key, value, flags), key, value, len),
             |_, p| real(p, key, value, len, flags))
     }
     /// Sets an extended attribute of a link.
     fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         by_path(&CALL, (HERE, path), Last::Keep,
-            |fs, p| set(fs.volume(), find(fs, p, true)?, key, value, len, flags),
+            |fs, p| take_value(|key, value| fs.lsetxattr(p, key, value, flags), key, value, len),
             |_, p| real(p, key, value, len, flags))
     }
     /// Sets an extended attribute of an open file.
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         if !is_ours(fd) { return real(fd, key, value, len, flags); }
-        by_fd(&CALL, fd, |v, d| set(v, d.file.ino(), key, value, len, flags))
+        by_fd(&CALL, fd, |v, d| {
+            let set = |key: &[u8], value: &[u8]| v.node_setxattr(cred(v), d.file.ino(), key, value, flags);
+            take_value(set, key, value, len)
+        })
     }
     /// Lists extended attributes.
     fn listxattr(path: *const c_char, to: *mut c_char, space: size_t) -> ssize_t {
         by_path(&CALL, (HERE, path), Last::Follow,
-            |fs, p| list(fs.volume(), find(fs, p, false)?, to, space), |_, p| real(p, to, space))
+            |fs, p| give_names(fs.listxattr(p), to, space), |_, p| real(p, to, space))
     }
     /// Lists extended attributes of a link.
     fn llistxattr(path: *const c_char, to: *mut c_char, space: size_t) -> ssize_t {
         by_path(&CALL, (HERE, path), Last::Keep,
-            |fs, p| list(fs.volume(), find(fs, p, true)?, to, space), |_, p| real(p, to, space))
+            |fs, p| give_names(fs.llistxattr(p), to, space), |_, p| real(p, to, space))
     }
     /// Lists extended attributes of an open file.
     fn flistxattr(fd: c_int, to: *mut c_char, space: size_t) -> ssize_t {
         if !is_ours(fd) { return real(fd, to, space); }
-        by_fd(&CALL, fd, |v, d| list(v, d.file.ino(), to, space))
+        by_fd(&CALL, fd, |v, d| give_names(v.node_listxattr(cred(v), d.file.ino()), to, space))
     }
     /// Removes an extended attribute.
     fn removexattr(path: *const c_char, key: *const c_char) -> c_int {
-        by_path(&CALL, (HERE, path), Last::Follow, |fs, p| drop_one(fs.volume(), find(fs, p, false)?, key),
+        by_path(&CALL, (HERE, path), Last::Follow, |fs, p| drop_one(|key| fs.removexattr(p, key), key),
             |_, p| real(p, key))
     }
     /// Removes an extended attribute of a link.
     fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int {
-        by_path(&CALL, (HERE, path), Last::Keep, |fs, p| drop_one(fs.volume(), find(fs, p, true)?, key),
+        by_path(&CALL, (HERE, path), Last::Keep, |fs, p| drop_one(|key| fs.lremovexattr(p, key), key),
             |_, p| real(p, key))
     }
     /// Removes an extended attribute of an open file.
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
         if !is_ours(fd) { return real(fd, key); }
-        by_fd(&CALL, fd, |v, d| drop_one(v, d.file.ino(), key))
+        by_fd(&CALL, fd, |v, d| drop_one(|key| v.node_removexattr(cred(v), d.file.ino(), key), key))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{locks, open, standard};
 use crate::attributes::errno;
-use crate::dispatch::by_fd;
+use crate::dispatch::{by_any_fd, by_fd};
 use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::table::{self, is_ours};
@@ -190,12 +190,9 @@ unsafe fn control(call: &'static Call, fd: c_int, command: c_int, argument: usiz
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             copy(call, fd, argument as c_int, command == libc::F_DUPFD_CLOEXEC)
         }
-        libc::F_GETFL => by_fd(call, fd, |_, d| Ok(d.flags.load(Ordering::Relaxed))),
+        libc::F_GETFL => by_any_fd(call, fd, |_, d| Ok(d.flags.load(Ordering::Relaxed))),
         libc::F_SETFL => by_fd(call, fd, |_, d| {
             let now = d.flags.load(Ordering::Relaxed);
-            if d.path_only() {
-                return Err(libc::EBADF);
-            }
             d.flags.store(now & !CHANGEABLE | argument as c_int & CHANGEABLE, Ordering::Relaxed);
             Ok(0)
         }),
@@ -214,18 +211,12 @@ unsafe fn control(call: &'static Call, fd: c_int, command: c_int, argument: usiz
         libc::F_GETOWN => answer(Ok(0)),
         // How long what is written will live. There is one for each file, none for a descriptor.
         SET_HINT | SET_FILE_HINT => by_fd(call, fd, |_, d| {
-            if d.path_only() {
-                return Err(libc::EBADF);
-            }
             // SAFETY: the caller's promise: with these it points to a u64, or is NULL.
             let number = unsafe { (argument as *const u64).as_ref() }.ok_or(libc::EFAULT)?;
             d.file.set_write_life(WriteLife::from_hint(*number).ok_or(libc::EINVAL)?);
             Ok(0)
         }),
         GET_HINT | GET_FILE_HINT => by_fd(call, fd, |_, d| {
-            if d.path_only() {
-                return Err(libc::EBADF);
-            }
             // SAFETY: as above.
             unsafe { crate::attributes::put(argument as *mut u64, d.file.write_life().hint()) }
         }),
@@ -246,6 +237,9 @@ unsafe fn request_of_file(
 ) -> Result<c_int, c_int> {
     const GET_FLAGS: c_ulong = 0x8008_6601;
     const SET_FLAGS: c_ulong = 0x4008_6602;
+    const GET_VERSION: c_ulong = 0x8008_7601;
+    const GET_FS_UUID: c_ulong = 0x8011_1500;
+    const GET_FS_LABEL: c_ulong = 0x8100_9431;
     match request {
         libc::FIONREAD if d.kind == FileKind::File => {
             let size = d.file.stat().map_err(errno)?.size as i64;
@@ -264,6 +258,25 @@ unsafe fn request_of_file(
             let flags = unsafe { (argument as *const c_uint).as_ref() }.ok_or(libc::EFAULT)?;
             let cred = volume::view(volume).cred();
             d.file.set_inode_flags(cred, *flags).map(|()| 0).map_err(errno)
+        }
+        // The command's number says a long, and programs give an int.
+        GET_VERSION => {
+            let generation = d.file.stat().map_err(errno)?.generation;
+            // SAFETY: the caller's promise: the kernel's file systems write an int.
+            unsafe { crate::attributes::put(argument as *mut c_uint, generation) }
+        }
+        GET_FS_UUID => {
+            let uuid = volume.info().uuid;
+            let mut told = [uuid.len() as u8; 17];
+            told[1..].copy_from_slice(&uuid);
+            // SAFETY: the caller's promise: it is a `struct fsuuid2`.
+            unsafe { crate::attributes::put(argument as *mut [u8; 17], told) }
+        }
+        GET_FS_LABEL => {
+            let mut told = [0u8; 256];
+            told.iter_mut().zip(volume.info().label.bytes()).for_each(|(t, b)| *t = b);
+            // SAFETY: the caller's promise: the kernel writes so many bytes.
+            unsafe { crate::attributes::put(argument as *mut [u8; 256], told) }
         }
         // A clone of blocks: programs copy then.
         0x4004_9409 | 0x4020_940d => Err(libc::EOPNOTSUPP),

@@ -1,14 +1,14 @@
 //! Names: made, removed, linked and moved.
 
 use crate::attributes::errno;
-use crate::dispatch::{by_name, by_path, by_two_paths};
+use crate::dispatch::{by_any_fd, by_name, by_path, by_two_paths};
 use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::route::{Last, Route, route};
 use crate::settings::settings;
 use crate::table::{self, is_ours};
 use crate::{links, volume};
-use lanefs::Fs;
+use lanefs::{FileKind, Fs};
 use libc::{dev_t, mode_t, size_t, ssize_t};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 
@@ -31,10 +31,18 @@ fn remove_any(fs: &Fs, path: &[u8]) -> Result<c_int, c_int> {
 /// # Safety
 /// That of readlink(2).
 unsafe fn target(fs: &Fs, path: &[u8], to: *mut c_char, space: size_t) -> Result<ssize_t, c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { put_target(&fs.readlink(path).map_err(errno)?, to, space) }
+}
+
+/// Puts a target where the caller wants it.
+///
+/// # Safety
+/// That of readlink(2).
+unsafe fn put_target(target: &[u8], to: *mut c_char, space: size_t) -> Result<ssize_t, c_int> {
     if space == 0 {
         return Err(libc::EINVAL);
     }
-    let target = fs.readlink(path).map_err(errno)?;
     let n = target.len().min(space);
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), to.cast(), n) };
@@ -142,9 +150,8 @@ fn link_to(fs: &Fs, old: &[u8], new: &[u8], follow: bool) -> Result<(), c_int> {
     if !follow {
         return fs.link(old, new).map_err(errno);
     }
-    let flags = libc::O_RDONLY;
     let mut options = lanefs::OpenOptions::new();
-    options.read(true).custom_flags(flags);
+    options.custom_flags(libc::O_PATH);
     let file = fs.open(old, &options).map_err(errno)?;
     fs.link_file(&file, new).map_err(errno)
 }
@@ -236,6 +243,13 @@ hook! {
     }
     /// Reads the target of a link beginning at a directory.
     fn readlinkat(dirfd: c_int, path: *const c_char, to: *mut c_char, space: size_t) -> ssize_t {
+        // Of a link that is open with O_PATH.
+        if !path.is_null() && *path == 0 && is_ours(dirfd) {
+            return by_any_fd(&CALL, dirfd, |v, d| match d.kind {
+                FileKind::Symlink => put_target(&v.node_readlink(d.file.ino()).map_err(errno)?, to, space),
+                _ => Err(libc::ENOENT),
+            });
+        }
         by_path(&CALL, (dirfd, path), Last::Keep, |fs, p| target(fs, p, to, space),
             |d, p| real(d, p, to, space))
     }

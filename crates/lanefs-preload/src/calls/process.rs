@@ -252,9 +252,11 @@ pub fn take_over(handed: &str) {
         let found = volume::serve(&CALL, |v| match open.get(&shared) {
             Some(d) => Ok(d.clone()),
             None => {
-                let access = flags & (libc::O_ACCMODE | libc::O_SYNC);
+                let access = flags & (libc::O_ACCMODE | libc::O_SYNC | libc::O_PATH);
                 let file = v.node_open(volume::view(v).cred(), Ino(ino), access).map_err(errno)?;
-                file.lseek(at as i64, libc::SEEK_SET).map_err(errno)?;
+                if flags & libc::O_PATH == 0 {
+                    file.lseek(at as i64, libc::SEEK_SET).map_err(errno)?;
+                }
                 Ok(Arc::new(opening::description(file, flags)?))
             }
         });

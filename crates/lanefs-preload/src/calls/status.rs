@@ -1,7 +1,7 @@
 //! Looking at files: the stat family, access, and the file system's own figures.
 
 use crate::attributes::{self, errno, put};
-use crate::dispatch::{by_fd, by_path};
+use crate::dispatch::{by_any_fd, by_path};
 use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::route::Last;
@@ -37,7 +37,7 @@ unsafe fn look(
     // SAFETY: the caller's promise.
     unsafe {
         if is_empty(path, flags) && is_ours(dirfd) {
-            return by_fd(call, dirfd, |_, d| put(to, attributes::stat(&d.file.stat().map_err(errno)?)));
+            return by_any_fd(call, dirfd, |_, d| put(to, attributes::stat(&d.file.stat().map_err(errno)?)));
         }
         let keep = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
         let last = if keep { Last::Keep } else { Last::Follow };
@@ -49,32 +49,19 @@ fn stat_of(fs: &Fs, path: &[u8], keep: bool) -> Result<lanefs::Stat, c_int> {
     if keep { fs.lstat(path) } else { fs.stat(path) }.map_err(errno)
 }
 
-/// Returns the real user's credential, which access(2) asks for.
-fn real_user(fs: &Fs) -> Cred {
-    // SAFETY: these calls only return a number.
-    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    Cred { uid, gid, ..fs.cred().clone() }
-}
-
-/// Checks rights.
+/// Checks rights: those of the real user, with whose rights the path is walked too, or those of the
+/// effective one.
 fn may(fs: &Fs, path: &[u8], mode: c_int, effective: bool, keep: bool) -> Result<c_int, c_int> {
     let wrong = mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0;
     if wrong {
         return Err(libc::EINVAL);
     }
-    if keep {
-        let ino = fs.lstat(path).map_err(errno)?.ino;
-        return fs.volume().node_access(&real_user(fs), ino, mode).map(|()| 0).map_err(errno);
-    }
-    if effective {
-        return fs.access(path, mode).map(|()| 0).map_err(errno);
-    }
-    let cred = real_user(fs);
-    if cred == *fs.cred() {
-        return fs.access(path, mode).map(|()| 0).map_err(errno);
-    }
-    let ino = fs.stat(path).map_err(errno)?.ino;
-    fs.volume().node_access(&cred, ino, mode).map(|()| 0).map_err(errno)
+    // SAFETY: these calls only return a number.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let same = effective || (uid, gid) == (fs.cred().uid, fs.cred().gid);
+    let real = (!same).then(|| fs.with_cred(Cred { uid, gid, ..fs.cred().clone() }));
+    let fs = real.as_ref().unwrap_or(fs);
+    if keep { fs.laccess(path, mode) } else { fs.access(path, mode) }.map(|()| 0).map_err(errno)
 }
 
 /// Answers pathconf(3).
@@ -115,12 +102,12 @@ hook! {
     /// Looks at an open file.
     fn fstat(fd: c_int, to: *mut Stat) -> c_int {
         if !is_ours(fd) { return real(fd, to); }
-        by_fd(&CALL, fd, |_, d| put(to, attributes::stat(&d.file.stat().map_err(errno)?)))
+        by_any_fd(&CALL, fd, |_, d| put(to, attributes::stat(&d.file.stat().map_err(errno)?)))
     }
     /// Looks at an open file.
     fn fstat64(fd: c_int, to: *mut Stat) -> c_int {
         if !is_ours(fd) { return real(fd, to); }
-        by_fd(&CALL, fd, |_, d| put(to, attributes::stat(&d.file.stat().map_err(errno)?)))
+        by_any_fd(&CALL, fd, |_, d| put(to, attributes::stat(&d.file.stat().map_err(errno)?)))
     }
     /// Looks at a file beginning at a directory.
     fn fstatat(dirfd: c_int, path: *const c_char, to: *mut Stat, flags: c_int) -> c_int {
@@ -168,7 +155,7 @@ hook! {
     fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut Statx) -> c_int {
         let fill = |s: lanefs::Stat| put(to, attributes::statx(&s, s.ino == ROOT));
         if is_empty(path, flags) && is_ours(dirfd) {
-            return by_fd(&CALL, dirfd, |_, d| fill(d.file.stat().map_err(errno)?));
+            return by_any_fd(&CALL, dirfd, |_, d| fill(d.file.stat().map_err(errno)?));
         }
         let keep = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
         let last = if keep { Last::Keep } else { Last::Follow };
@@ -194,7 +181,7 @@ hook! {
     fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
         let (effective, keep) = (flags & libc::AT_EACCESS != 0, flags & libc::AT_SYMLINK_NOFOLLOW != 0);
         if is_empty(path, flags) && is_ours(dirfd) {
-            return by_fd(&CALL, dirfd, |v, d| {
+            return by_any_fd(&CALL, dirfd, |v, d| {
                 v.node_access(volume::view(v).cred(), d.file.ino(), mode).map(|()| 0).map_err(errno)
             });
         }
@@ -216,7 +203,7 @@ hook! {
     /// Returns the figures of the file system of an open file.
     fn fstatfs(fd: c_int, to: *mut StatFs) -> c_int {
         if !is_ours(fd) { return real(fd, to); }
-        by_fd(&CALL, fd, |v, _| put(to, attributes::statfs(&v.statfs().map_err(errno)?)))
+        by_any_fd(&CALL, fd, |v, _| put(to, attributes::statfs(&v.statfs().map_err(errno)?)))
     }
     /// Returns the figures of the file system of an open file.
     fn fstatfs64(fd: c_int, to: *mut StatFs) -> c_int {
@@ -236,7 +223,7 @@ hook! {
     /// Returns the figures of the file system of an open file.
     fn fstatvfs(fd: c_int, to: *mut StatVfs) -> c_int {
         if !is_ours(fd) { return real(fd, to); }
-        by_fd(&CALL, fd, |v, _| put(to, attributes::statvfs(&v.statfs().map_err(errno)?)))
+        by_any_fd(&CALL, fd, |v, _| put(to, attributes::statvfs(&v.statfs().map_err(errno)?)))
     }
     /// Returns the figures of the file system of an open file.
     fn fstatvfs64(fd: c_int, to: *mut StatVfs) -> c_int {

@@ -19,8 +19,9 @@ use lanefs::{FileKind, Volume};
 use std::ffi::{CString, c_char, c_int};
 use std::sync::Arc;
 
-/// Goes into a directory of the volume.
-fn enter(dir: Arc<Description>, path: Vec<u8>) -> Result<c_int, c_int> {
+/// Goes into a directory of the volume, which has to be searchable.
+fn enter(volume: &Volume, dir: Arc<Description>, path: Vec<u8>) -> Result<c_int, c_int> {
+    volume.node_access(volume::view(volume).cred(), dir.file.ino(), libc::X_OK).map_err(errno)?;
     // Where the mount is at the prefix, a child begins where this one is.
     if !into_mount(&path) {
         placeholder::leave_host_directory()?;
@@ -46,12 +47,8 @@ fn enter_path(volume: &Volume, spot: &Spot<'_>) -> Result<c_int, c_int> {
         return Err(libc::ENOENT);
     }
     let fs = volume::view(volume);
-    let kind = fs.stat(&path).map_err(errno)?.kind;
-    if kind != FileKind::Dir {
-        return Err(libc::ENOTDIR);
-    }
     let dir = opening::directory(fs, &path)?;
-    enter(Arc::new(dir), path)
+    enter(volume, Arc::new(dir), path)
 }
 
 /// Returns the path of the working directory, if it is one of the volume.
@@ -93,7 +90,7 @@ hook! {
                 return Err(libc::ENOTDIR);
             }
             let path = links::path_of(volume, &dir)?;
-            enter(dir, path)
+            enter(volume, dir, path)
         }))
     }
     /// Returns the working directory.

@@ -38,6 +38,7 @@ impl Engine {
                 free: census.free,
                 reserved: u64::from(log.segments.reserved_segments()),
                 low_water: pressure.clean_below,
+                checkpoint_below: pressure.checkpoint_below,
                 pending: census.pending,
                 open: census.open,
                 chain: census.chain,

@@ -27,6 +27,7 @@ pub(crate) fn handle(opened: &Opened, inode: &Inode, cred: &Cred, flags: i32) ->
 /// Opens an inode by number.
 #[inline]
 pub(crate) fn open_ino(opened: &Opened, cred: &Cred, ino: Ino, flags: i32, guard: &Guard) -> Result<File> {
+    let flags = open::counting(flags);
     Ok(file(opened, open::open(&opened.persist, cred, ino, flags, guard)?, cred, flags))
 }
 
@@ -40,6 +41,7 @@ pub(crate) fn create_at(
     flags: i32,
     guard: &Guard,
 ) -> Result<(File, bool)> {
+    let flags = open::counting(flags);
     let (claim, made) = open::create(&opened.persist, cred, name, spec, flags, guard)?;
     Ok((file(opened, claim, cred, flags), made))
 }

@@ -1,34 +1,65 @@
 //! Attributes by path, extended ones too.
 
-use super::{AsPath, Fs, gone};
+use super::{AsPath, Fs};
 use crate::core::memory;
 use crate::core::space;
+use crate::error::Error;
 use crate::memfs::Inode;
 use crate::ops::resolve;
-use crate::ops::xattr;
-use crate::{Result, SetAttr, SetTime};
-use crossbeam_epoch::pin;
+use crate::ops::{posix, xattr};
+use crate::{Result, SetAttr, SetTime, Stat};
+use crossbeam_epoch::{Guard, pin};
+
+/// The number of times that a path is walked anew whose file goes away behind the walk.
+const TURNS: usize = 100;
 
 impl Fs {
     /// Changes attributes of what a path leads to.
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
         memory::slow_down_meta(&self.volume.0.persist);
-        // One pin over both, here and below: a number that was found is not another file's before
-        // the pin goes.
-        let guard = pin();
-        let ino = self.find(path, follow, &guard)?;
-        self.volume.change_attrs(&self.cred, ino, set, &guard).map(drop).map_err(gone)
+        self.change(path, follow, set, &pin()).map(drop)
+    }
+
+    /// Changes attributes of what a path leads to, under a pin. One pin over both, here and below:
+    /// a number that was found is not another file's before the pin goes.
+    fn change<'g>(&self, path: &[u8], follow: bool, set: &SetAttr, guard: &'g Guard) -> Result<&'g Inode> {
+        for _ in 0..TURNS {
+            let ino = self.find(path, follow, guard)?;
+            debug_assert!(!ino.is_none(), "a path leads to inode 0");
+            match self.volume.change_attrs(&self.cred, ino, set, guard) {
+                // Gone between the two: the path may lead to what has replaced it.
+                Err(Error::Posix(libc::ESTALE)) => {}
+                result => return result,
+            }
+        }
+        posix(libc::ENOENT)
+    }
+
+    /// Changes attributes of what a path leads to, all that is asked or nothing, and returns the
+    /// new ones; `follow` false changes those of a symbolic link. The path is walked once: what is
+    /// returned is of the file that was changed, whatever the path leads to by then. Durable as
+    /// [attributes](crate#content-and-attributes) are, a size as [`Fs::truncate`].
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: the mode of a symbolic link. Else those of [`Fs::chmod`], [`Fs::chown`],
+    /// [`Fs::set_times`] and [`Fs::truncate`].
+    pub fn set_attr(&self, path: impl AsPath, follow: bool, set: &SetAttr) -> Result<Stat> {
+        memory::slow_down_meta(&self.volume.0.persist);
+        let stat = self.change(path.as_path(), follow, set, &pin())?.stat();
+        debug_assert!(follow || set.mode.is_none() || !stat.kind.is_symlink(), "a link got a mode");
+        Ok(stat)
     }
 
     /// Changes extended attributes of what a path leads to, by an `f` that returns false where
     /// there was no space. Space is waited for without a pin, so the path is walked anew behind
     /// that.
-    fn change_xattrs(&self, path: &[u8], f: impl Fn(&Inode) -> Result<bool>) -> Result<()> {
+    fn change_xattrs(&self, path: &[u8], follow: bool, f: impl Fn(&Inode) -> Result<bool>) -> Result<()> {
         let persist = &self.volume.0.persist;
         memory::slow_down_meta(persist);
         space::change_with_space(persist, || {
             let guard = pin();
-            let ino = self.find(path, true, &guard)?;
+            let ino = self.find(path, follow, &guard)?;
+            debug_assert!(!ino.is_none(), "a path leads to inode 0");
             f(resolve::find(persist, ino, &guard)?)
         })
     }
@@ -101,6 +132,14 @@ impl Fs {
         self.volume.node_access(&self.cred, ino, mask)
     }
 
+    /// Does what [`Fs::access`] does, without following a symbolic link at the end; the mode of a
+    /// link allows everything.
+    pub fn laccess(&self, path: impl AsPath, mask: i32) -> Result<()> {
+        let guard = pin();
+        let ino = self.find(path.as_path(), false, &guard)?;
+        self.volume.node_access(&self.cred, ino, mask)
+    }
+
     /// Returns an attribute's whole value, as getxattr(2). Follows symbolic links.
     ///
     /// # Errors
@@ -112,6 +151,13 @@ impl Fs {
     pub fn getxattr(&self, path: impl AsPath, name: &[u8]) -> Result<Vec<u8>> {
         let guard = pin();
         let ino = self.find(path.as_path(), true, &guard)?;
+        self.volume.node_getxattr(&self.cred, ino, name)
+    }
+
+    /// Does what [`Fs::getxattr`] does, without following a symbolic link at the end.
+    pub fn lgetxattr(&self, path: impl AsPath, name: &[u8]) -> Result<Vec<u8>> {
+        let guard = pin();
+        let ino = self.find(path.as_path(), false, &guard)?;
         self.volume.node_getxattr(&self.cred, ino, name)
     }
 
@@ -130,7 +176,14 @@ impl Fs {
     /// - EACCES: `user.`, and the file may not be written; a default ACL of what is no directory.
     /// - EROFS: the volume was opened for reading only. ESTALE: removed meanwhile.
     pub fn setxattr(&self, path: impl AsPath, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
-        self.change_xattrs(path.as_path(), |inode| {
+        self.change_xattrs(path.as_path(), true, |inode| {
+            xattr::set_xattr(&self.volume.0.persist, &self.cred, inode, name, value, flags)
+        })
+    }
+
+    /// Does what [`Fs::setxattr`] does, without following a symbolic link at the end.
+    pub fn lsetxattr(&self, path: impl AsPath, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        self.change_xattrs(path.as_path(), false, |inode| {
             xattr::set_xattr(&self.volume.0.persist, &self.cred, inode, name, value, flags)
         })
     }
@@ -143,6 +196,13 @@ impl Fs {
         self.volume.node_listxattr(&self.cred, ino)
     }
 
+    /// Does what [`Fs::listxattr`] does, without following a symbolic link at the end.
+    pub fn llistxattr(&self, path: impl AsPath) -> Result<Vec<Vec<u8>>> {
+        let guard = pin();
+        let ino = self.find(path.as_path(), false, &guard)?;
+        self.volume.node_listxattr(&self.cred, ino)
+    }
+
     /// Removes an attribute as removexattr(2). Follows symbolic links. Crash as [`Fs::setxattr`].
     ///
     /// # Errors
@@ -150,7 +210,14 @@ impl Fs {
     /// to be written anew, and there is no space for that at all. EOPNOTSUPP, ERANGE, EPERM,
     /// EACCES, EROFS, ESTALE: as [`Fs::setxattr`].
     pub fn removexattr(&self, path: impl AsPath, name: &[u8]) -> Result<()> {
-        self.change_xattrs(path.as_path(), |inode| {
+        self.change_xattrs(path.as_path(), true, |inode| {
+            xattr::remove_xattr(&self.volume.0.persist, &self.cred, inode, name)
+        })
+    }
+
+    /// Does what [`Fs::removexattr`] does, without following a symbolic link at the end.
+    pub fn lremovexattr(&self, path: impl AsPath, name: &[u8]) -> Result<()> {
+        self.change_xattrs(path.as_path(), false, |inode| {
             xattr::remove_xattr(&self.volume.0.persist, &self.cred, inode, name)
         })
     }

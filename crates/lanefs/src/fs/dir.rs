@@ -1,7 +1,7 @@
 //! Open directories: paths that begin in one, and its entries.
 
 use super::{AsPath, gone};
-use crate::error::Result;
+use crate::error::{Result, posix};
 use crate::{File, FileKind, Fs, Ino, Metadata, OpenOptions, Volume};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -25,10 +25,26 @@ pub struct Dir {
 }
 
 impl Dir {
+    /// Makes one of a view and an open directory, however that was opened: with O_PATH it needs not
+    /// be readable, as one that is opened for `openat(2)` alone.
+    ///
+    /// # Errors
+    /// ENOTDIR: another kind of file. EXDEV: it is of another volume than the view.
+    pub fn of(fs: &Fs, file: Arc<File>) -> Result<Dir> {
+        if file.inode().dir().is_none() {
+            return posix(libc::ENOTDIR);
+        }
+        debug_assert_eq!(file.inode().kind, FileKind::Dir, "inode {} has entries", file.ino());
+        if !file.is_of(&fs.volume().0.persist) {
+            return posix(libc::EXDEV);
+        }
+        Ok(Dir::new(fs, file))
+    }
+
     /// Has the paths of a view begin in an open directory.
-    pub(crate) fn new(fs: &Fs, file: File) -> Dir {
+    pub(crate) fn new(fs: &Fs, file: impl Into<Arc<File>>) -> Dir {
+        let file = file.into();
         debug_assert!(file.inode().dir().is_some(), "inode {} was opened as a directory", file.ino());
-        let file = Arc::new(file);
         Dir { fs: fs.starting_at(file.clone()), file }
     }
 

@@ -1,5 +1,7 @@
 //! The options of opening a file.
 
+use crate::ops::open;
+
 /// The options of opening a file; like `std::fs::OpenOptions`, with the flags POSIX adds.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -29,7 +31,7 @@ impl OpenOptions {
             _ => self.flags,
         };
         debug_assert_ne!(flags & libc::O_ACCMODE, libc::O_ACCMODE, "no access mode is left");
-        flags
+        open::counting(flags)
     }
 
     /// Sets the access mode.
@@ -104,7 +106,8 @@ impl OpenOptions {
         self
     }
     /// Adds further flags of `open(2)`: O_TMPFILE, O_SYNC, O_DSYNC, O_NOFOLLOW, O_DIRECTORY,
-    /// O_DIRECT, O_NOATIME.
+    /// O_DIRECT, O_NOATIME, O_PATH. With O_PATH the file is opened to be looked at, whatever its
+    /// kind and its mode, and other flags than O_DIRECTORY and O_NOFOLLOW do not count.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.flags |= flags;
         self

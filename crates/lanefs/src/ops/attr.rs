@@ -31,16 +31,17 @@ pub(crate) fn set_attr(
     let now = coarse_realtime_ns();
     let chown = set.uid.is_some() || set.gid.is_some();
     let touches_inode = set.mode.is_some() || chown || set.size.is_some() || set.kill_priv;
+    // A group the caller is not in must not become a privilege.
+    let stranger = |gid| !cred.is_root() && !cred.prechecked && !cred.in_group(gid);
     let mode = set.mode.map(|m| {
         let m = inode.kind.mode_bits() | m & 0o7777;
-        // A group the caller is not in must not become a privilege.
-        let stranger = |gid| !cred.is_root() && !cred.prechecked && !cred.in_group(gid);
         if stranger(set.gid.unwrap_or_else(|| inode.gid())) { m & !libc::S_ISGID } else { m }
     });
     let drops = mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
     let drops = drops && inode.kind != FileKind::Dir;
     debug_assert!(mode.is_none_or(|m| FileKind::from_mode(m) == Some(inode.kind)), "chmod changes the kind");
-    let drop = drops.then_some(perm::without_privilege as fn(u32) -> u32);
+    // The group is that of the file as it was. Who is prechecked states it.
+    let drop = drops.then(|| perm::dropping(!set.kill_sgid && !stranger(inode.gid())));
     rights::set_rights(core, inode, &Rights { mode, uid: set.uid, gid: set.gid, drop });
     let at = |t: Option<SetTime>| {
         t.map(|t| match t {
@@ -87,6 +88,9 @@ fn check_change(cred: &Cred, inode: &Inode, set: &SetAttr, through_handle: bool)
         check_flags(inode, set, through_handle)?;
     }
     if set.mode.is_some() {
+        if inode.kind == FileKind::Symlink {
+            return posix(libc::EOPNOTSUPP);
+        }
         perm::check_owner(inode, cred)?;
     }
     if set.uid.is_some() || set.gid.is_some() {

@@ -33,6 +33,8 @@ pub(crate) struct Writer {
     pub keeps_pages: bool,
     /// It may write without setuid and setgid being taken away.
     pub privileged: bool,
+    /// The file's group, if the caller is in it.
+    pub group: u32,
     /// What it writes is written back while the file grows.
     pub writes_ahead: bool,
     /// It hands over what others wrote, in another order perhaps than they did.
@@ -134,7 +136,7 @@ fn write_part(
     if !writer.keeps_times && !buf.is_empty() {
         // Before anything of it is in memory (ops::rights, 7); and behind it, if it was
         // set meanwhile.
-        drop_privilege(core, inode, writer.privileged);
+        drop_privilege(core, inode, &writer);
     }
     let ctx = match writer.keeps_times {
         // The kernel: it has accepted that already.
@@ -164,7 +166,7 @@ fn write_part(
         if writer.keeps_times {
             core.journal.dirty_inode(inode, flags);
         } else {
-            drop_privilege(core, inode, writer.privileged);
+            drop_privilege(core, inode, &writer);
             core.journal.changed(inode, true, coarse_realtime_ns(), flags);
         }
         if w.extended && writer.writes_ahead || writer.keeps_pages {
@@ -253,9 +255,10 @@ fn write_pages_and_retry<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T>
 
 /// Takes setuid and setgid from a file that somebody without the right to keep them has
 /// written.
-fn drop_privilege(core: &Core, inode: &Inode, privileged: bool) {
-    if !privileged && inode.has(PRIVILEGED) {
-        rights::set_rights(core, inode, &Rights { drop: Some(perm::without_privilege), ..Rights::default() });
+fn drop_privilege(core: &Core, inode: &Inode, writer: &Writer) {
+    if !writer.privileged && inode.has(PRIVILEGED) {
+        let drop = Some(perm::dropping(inode.gid() == writer.group));
+        rights::set_rights(core, inode, &Rights { drop, ..Rights::default() });
     }
 }
 
@@ -277,7 +280,7 @@ pub(crate) fn allocate(
     }
     check_range(offset, len)?;
     if !writer.keeps_times {
-        drop_privilege(core, inode, writer.privileged);
+        drop_privilege(core, inode, &writer);
     }
     debug_assert!(offset + len <= MAX_FILE_SIZE, "EFBIG comes first");
     let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
@@ -297,7 +300,7 @@ pub(crate) fn allocate(
         core.journal.dirty_inode(inode, DATASYNC);
         return Ok(());
     }
-    drop_privilege(core, inode, writer.privileged);
+    drop_privilege(core, inode, &writer);
     let content = !keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode;
     // The time of its end, as in `set_attr`.
     core.journal.changed(inode, content, coarse_realtime_ns(), DATASYNC);

@@ -21,8 +21,19 @@ fn writes(flags: i32) -> bool {
     matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
 }
 
+/// Returns the flags that count: with O_PATH those of the walk alone, as for open(2).
+pub(crate) fn counting(flags: i32) -> i32 {
+    let counting = match flags & libc::O_PATH {
+        0 => flags,
+        _ => flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC),
+    };
+    debug_assert_eq!(counting & !flags, 0, "a flag that nobody gave");
+    counting
+}
+
 /// Returns the permissions that an open with `flags` needs.
 fn wanted(flags: i32) -> u32 {
+    debug_assert!(flags & libc::O_PATH == 0, "a path needs none");
     let mut m = match flags & libc::O_ACCMODE {
         libc::O_WRONLY => W,
         libc::O_RDWR => R | W,
@@ -110,6 +121,8 @@ fn check_open(core: &Core, cred: &Cred, inode: &Inode, flags: i32) -> Result<()>
             return posix(libc::EISDIR);
         }
         k if k != FileKind::Dir && flags & libc::O_DIRECTORY != 0 => return posix(libc::ENOTDIR),
+        // It is to be looked at: any kind, and nothing of it is used that a right is needed for.
+        _ if flags & libc::O_PATH != 0 => return core.check_alive(),
         FileKind::Symlink => return posix(libc::ELOOP),
         _ => {}
     }

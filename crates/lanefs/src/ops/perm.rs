@@ -101,14 +101,24 @@ pub(crate) fn born(dir: &Inode, cred: &Cred, mode: u32, kind: FileKind) -> (u32,
     (mode, cred.uid, gid)
 }
 
-/// Returns the mode after a write by somebody who may not keep it privileged: setuid goes, setgid
-/// goes if it means execution.
-pub(crate) fn without_privilege(mode: u32) -> u32 {
-    let mut m = mode & !libc::S_ISUID;
-    if m & libc::S_IXGRP != 0 {
-        m &= !libc::S_ISGID;
-    }
+/// Returns what becomes of a mode when somebody writes who may not keep it privileged. `in_group`:
+/// who does it is in the file's group.
+pub(crate) fn dropping(in_group: bool) -> fn(u32) -> u32 {
+    if in_group { without_execution } else { without_set_id }
+}
+
+/// Returns the mode after a write by one of the file's group: setuid goes, and setgid where it
+/// means execution.
+fn without_execution(mode: u32) -> u32 {
+    let m = if mode & libc::S_IXGRP != 0 { without_set_id(mode) } else { mode & !libc::S_ISUID };
     debug_assert!(m & !mode == 0 && m & libc::S_ISUID == 0, "{mode:o} became {m:o}");
+    debug_assert_eq!(m & 0o1777, mode & 0o1777, "a write takes nothing but privilege");
+    m
+}
+
+/// Returns the mode after a write by one outside the file's group: setuid and setgid go.
+fn without_set_id(mode: u32) -> u32 {
+    let m = mode & !(libc::S_ISUID | libc::S_ISGID);
     debug_assert_eq!(m & 0o1777, mode & 0o1777, "a write takes nothing but privilege");
     m
 }

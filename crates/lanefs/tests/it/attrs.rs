@@ -254,3 +254,118 @@ fn attributes_with_nothing_behind_the_prefix_are_refused_as_on_linux() {
     fs.setxattr("/f", b"user.a.", b"v", 0).unwrap();
     assert_eq!(fs.getxattr("/f", b"user.a.").unwrap(), b"v");
 }
+
+#[test]
+fn what_is_opened_to_be_looked_at_needs_no_right_and_gives_none() {
+    let (fs, _dev) = crate::root(64);
+    fs.write("/f", b"12345").unwrap();
+    fs.chmod("/f", 0).unwrap();
+    fs.symlink("f", "/l").unwrap();
+    fs.mknod("/p", libc::S_IFIFO, 0).unwrap();
+    fs.mkdir("/d", 0o711).unwrap();
+    fs.write("/d/x", b"x").unwrap();
+    let user = fs.volume().as_user(Cred::user(5, 5, &[]));
+    let look = |path, more| user.open(path, OpenOptions::new().custom_flags(libc::O_PATH | more));
+    // Flags beside it do not count: nothing is emptied, and nothing made.
+    let changing = libc::O_RDWR | libc::O_TRUNC | libc::O_CREAT | libc::O_APPEND;
+    let held = [
+        look("/f", 0).unwrap(),
+        look("/f", changing).unwrap(),
+        user.volume().node_open(user.cred(), fs.stat("/f").unwrap().ino, libc::O_PATH | changing).unwrap(),
+    ];
+    assert_eq!(errno(look("/none", changing)), libc::ENOENT);
+    for f in &held {
+        assert_eq!(f.stat().unwrap().size, 5);
+        assert_eq!(errno(f.read_at(&mut [0], 0)), libc::EBADF);
+        assert_eq!(errno(f.write_at(b"x", 0)), libc::EBADF);
+        assert_eq!(errno(f.lseek(0, libc::SEEK_DATA)), libc::EBADF);
+        assert_eq!(errno(f.lock(lanefs::locks::Lock::Shared, false)), libc::EBADF);
+        assert_eq!(errno(f.lock_range(0..1, lanefs::locks::Lock::Shared, false)), libc::EBADF);
+        let set = lanefs::SetAttr { mode: Some(0o600), ..Default::default() };
+        assert_eq!(errno(f.set_attr(&Cred::root(), &set)), libc::EBADF);
+    }
+    assert_eq!(errno(look("/f", libc::O_DIRECTORY)), libc::ENOTDIR);
+    assert_eq!(look("/l", libc::O_NOFOLLOW).unwrap().stat().unwrap().kind, lanefs::FileKind::Symlink);
+    assert_eq!(look("/l", 0).unwrap().ino(), held[0].ino());
+    assert_eq!(look("/p", 0).unwrap().stat().unwrap().kind, lanefs::FileKind::Fifo);
+    // Paths begin in a directory that may be searched and not read.
+    assert_eq!(errno(user.open_dir("/d")), libc::EACCES);
+    let dir = lanefs::fs::Dir::of(&user, look("/d", 0).unwrap().into()).unwrap();
+    assert_eq!(dir.read("x").unwrap(), b"x");
+    assert_eq!(errno(dir.entries()), libc::EACCES);
+    let file = look("/f", 0).unwrap().into();
+    assert_eq!(errno(lanefs::fs::Dir::of(&user, file)), libc::ENOTDIR);
+    let other = lanefs::Volume::in_memory(64 << 20).unwrap().fs();
+    assert_eq!(errno(lanefs::fs::Dir::of(&other, look("/d", 0).unwrap().into())), libc::EXDEV);
+}
+
+#[test]
+fn calls_by_path_change_a_link_itself_where_that_is_asked() {
+    let (fs, _dev) = crate::root(64);
+    fs.write("/f", b"12345").unwrap();
+    fs.symlink("f", "/l").unwrap();
+    fs.lsetxattr("/l", b"trusted.a", b"1", 0).unwrap();
+    assert_eq!(fs.lgetxattr("/l", b"trusted.a").unwrap(), b"1");
+    assert_eq!(errno(fs.getxattr("/l", b"trusted.a")), libc::ENODATA);
+    assert_eq!(fs.llistxattr("/l").unwrap(), [b"trusted.a"]);
+    assert!(fs.listxattr("/l").unwrap().is_empty());
+    fs.lremovexattr("/l", b"trusted.a").unwrap();
+    assert!(fs.llistxattr("/l").unwrap().is_empty());
+    // What is returned is of what was changed.
+    let owner = lanefs::SetAttr { uid: Some(7), ..Default::default() };
+    let (link, file) = (fs.lstat("/l").unwrap().ino, fs.stat("/l").unwrap().ino);
+    let changed = fs.set_attr("/l", false, &owner).unwrap();
+    assert_eq!((changed.ino, changed.uid, fs.stat("/f").unwrap().uid), (link, 7, 0));
+    let size = lanefs::SetAttr { size: Some(3), ..Default::default() };
+    let changed = fs.set_attr("/l", true, &size).unwrap();
+    assert_eq!((changed.ino, changed.size), (file, 3));
+    let mode = lanefs::SetAttr { mode: Some(0o600), ..Default::default() };
+    assert_eq!(errno(fs.set_attr("/l", false, &mode)), libc::EOPNOTSUPP);
+    assert_eq!(fs.set_attr("/f", false, &mode).unwrap().mode & 0o7777, 0o600);
+    // The mode of a link allows everything, that of the file does not.
+    let user = fs.with_cred(Cred::user(5, 5, &[]));
+    user.laccess("/l", libc::W_OK).unwrap();
+    assert_eq!(errno(user.access("/l", libc::W_OK)), libc::EACCES);
+}
+
+/// Setgid without group-execute stayed whoever wrote; Linux leaves it to the file's group since
+/// 6.2.
+#[test]
+fn setgid_that_is_no_program_goes_where_a_stranger_writes() {
+    let (fs, _dev) = crate::root(64);
+    let stranger = Cred::user(1, 10, &[]);
+    let (first, second) = (Cred::user(1, 20, &[]), Cred::user(1, 10, &[5, 20]));
+    let size = |n| lanefs::SetAttr { size: Some(n), ..Default::default() };
+    type Change<'a> = (&'a str, &'a dyn Fn(&lanefs::Fs));
+    let open = |u: &lanefs::Fs| u.open("/f", OpenOptions::new().write(true)).unwrap();
+    let changes: [Change<'_>; 8] = [
+        ("write", &|u| assert_eq!(open(u).write_at(b"x", 0).unwrap(), 1)),
+        ("append", &|u| assert_eq!(open(u).append(b"x").unwrap(), 5)),
+        ("set_len", &|u| open(u).set_len(3).unwrap()),
+        ("truncate", &|u| u.truncate("/f", 3).unwrap()),
+        ("set_attr", &|u| assert_eq!(open(u).set_attr(u.cred(), &size(3)).unwrap().size, 3)),
+        ("O_TRUNC", &|u| drop(u.open("/f", OpenOptions::new().write(true).truncate(true)).unwrap())),
+        ("allocate", &|u| open(u).allocate(0, 0, 100).unwrap()),
+        ("chown", &|u| u.chown("/f", Some(1), None, true).unwrap()),
+    ];
+    for (what, change) in changes {
+        let root = Cred::root();
+        // mode, who changes it, mode then; the superuser's writes leave all, its chown not setuid.
+        for (mode, who, left) in [
+            (0o2646, &stranger, 0o646),
+            (0o6646, &stranger, 0o646),
+            (0o2646, &first, 0o2646),
+            (0o2646, &second, 0o2646),
+            (0o6646, &second, 0o2646),
+            (0o2656, &second, 0o656),
+            (0o2646, &root, 0o2646),
+            (0o6656, &root, if what == "chown" { 0o656 } else { 0o6656 }),
+        ] {
+            fs.write("/f", b"12345").unwrap();
+            fs.chown("/f", Some(1), Some(20), true).unwrap();
+            fs.chmod("/f", mode).unwrap();
+            change(&fs.volume().as_user(who.clone()));
+            assert_eq!(fs.stat("/f").unwrap().mode & 0o7777, left, "{what} of {mode:o} by {who:?}");
+        }
+    }
+}
