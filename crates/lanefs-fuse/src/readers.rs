@@ -61,7 +61,7 @@ pub(crate) fn perform(
     origin: &Origin,
 ) -> Result<(), Errno> {
     #[cfg(lanefs_tsan)]
-    kernel_orders::request_came();
+    ANSWERS.load(std::sync::atomic::Ordering::Acquire);
     let begun = mine.begin();
     // A panic is a bug, and what it leaves in memory is not to be trusted: the volume stops as a
     // crash would stop it.
@@ -78,28 +78,15 @@ pub(crate) fn perform(
         "an answer that is not sent from here gives nothing to the kernel"
     );
     #[cfg(lanefs_tsan)]
-    kernel_orders::answer_goes();
+    ANSWERS.fetch_add(1, std::sync::atomic::Ordering::Release);
     result
 }
 
-/// ThreadSanitizer does not see that the kernel sends what it was answered (a handle) only in
-/// requests that come later, whatever thread they come to.
+/// Answers: ThreadSanitizer does not see that the kernel sends what it was answered (a handle) only
+/// in requests that come later, whatever thread they come to. Release and Acquire: what was done
+/// for answers that were sent is seen behind a request that came then.
 #[cfg(lanefs_tsan)]
-mod kernel_orders {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    /// Answers. Release and Acquire: what was done for those that were sent is seen behind a
-    /// request that came then.
-    static ANSWERS: AtomicUsize = AtomicUsize::new(0);
-
-    pub(super) fn request_came() {
-        ANSWERS.load(Ordering::Acquire);
-    }
-
-    pub(super) fn answer_goes() {
-        ANSWERS.fetch_add(1, Ordering::Release);
-    }
-}
+static ANSWERS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 /// Reads requests, has them done and answers, until the connection has ended.
 fn read(
