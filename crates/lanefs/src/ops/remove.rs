@@ -126,7 +126,7 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
         let is_due = orphan.is_some_and(|o| leave(&mut op, victim, o, name));
         s.pinode.note_change(s.pdir, cookie, now, 0);
         op.dirty_dir(s.pinode, s.pdir, s.hash);
-        finish(op, core);
+        finish(op);
         if is_due {
             short_lived::end_some(core, guard);
         }
@@ -136,8 +136,8 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
 
 /// Ends an operation that took names, and has the reaper end files soon if much content went with
 /// them. Nothing may be locked.
-pub(crate) fn finish(op: Op<'_>, core: &Core) {
-    let mut op = op;
+pub(crate) fn finish(mut op: Op<'_>) {
+    let core = op.core;
     let ends_much = op.log.ended_bytes >= MUCH;
     if ends_much {
         op.log.ended_bytes = 0;

@@ -283,7 +283,7 @@ fn try_rename(
         // Nobody has seen it.
         op.give_back(inode.ino);
     }
-    remove::finish(op, core);
+    remove::finish(op);
     r
 }
 
