@@ -105,8 +105,16 @@ impl Engine {
     /// Frees segments for someone who found none and wants `blocks`. With `hard` the cleaner works
     /// as long as it gets anywhere.
     pub(crate) fn free_space(&self, blocks: u64, hard: bool) -> Result<()> {
-        let before = self.log.segments.free_count();
-        let Some(mut m) = self.try_maintenance() else { return self.log.io.check() };
+        // Relaxed, here and below: only a hint whether another has made a checkpoint meanwhile.
+        let seen = self.log.slot_in_force.load(Ordering::Relaxed);
+        self.free_space_since(seen, blocks, hard).map(drop)
+    }
+
+    /// Does so for someone who found none when the slot `seen` was in force. Those who find none at
+    /// the same time wait for each other here: for all of them there is one checkpoint, if what it
+    /// gave is enough when it is their turn. Returns whether this one was made by this call.
+    pub(crate) fn free_space_since(&self, seen: u64, blocks: u64, hard: bool) -> Result<bool> {
+        let Some(mut m) = self.try_maintenance() else { return self.log.io.check().map(|()| true) };
         let segments = blocks.div_ceil(u64::from(self.log.segments.geometry.segment_blocks));
         let want = 1 + segments;
         let enough = |s: &Engine| {
@@ -115,14 +123,14 @@ impl Engine {
             let want = if has_slack { 1 } else { want };
             u64::from(s.log.segments.free_count()) > u64::from(s.log.segments.reserved_segments()) + want
         };
-        if self.log.segments.free_count() > before && enough(self) {
-            return Ok(());
+        if self.log.slot_in_force.load(Ordering::Relaxed) != seen && enough(self) {
+            return Ok(false);
         }
         self.checkpoints().in_place(&mut m)?;
         let rounds = if hard { 16 } else { 4 };
         for _ in 0..rounds {
             if enough(self) {
-                return Ok(());
+                break;
             }
             let target = u64::from(self.log.segments.reserved_segments()) + want + 2;
             let r = self.cleaner().clean_until(&mut m, target, true)?;
@@ -131,6 +139,6 @@ impl Engine {
                 break;
             }
         }
-        Ok(())
+        Ok(true)
     }
 }

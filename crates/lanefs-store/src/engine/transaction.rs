@@ -45,6 +45,8 @@ use std::sync::atomic::Ordering;
 
 /// How often a transaction that found no space is tried again.
 const TRIES: u32 = 8;
+/// How often it is besides, behind checkpoints that others have made meanwhile.
+const SHARED: u32 = 64;
 /// How many checkpoints may find no space for themselves meanwhile (5). Each of them uses some up.
 const FAILED: u32 = 3;
 
@@ -80,7 +82,7 @@ impl Engine {
 
     fn try_until_there_is_space(&self, tx: &mut Transaction, begun: &mut impl FnMut()) -> Result<()> {
         self.watch_metadata(tx.lane)?;
-        let (mut tries, mut failed) = (0, 0);
+        let (mut tries, mut failed, mut shared) = (0, 0, 0);
         loop {
             match self.try_transaction(tx, begun) {
                 // Each checkpoint of the store's own would carry them along, and find less space
@@ -94,9 +96,14 @@ impl Engine {
                         self.log.segments.slack.give_way();
                     }
                     let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();
-                    match self.free_space(blocks, tries > 4) {
+                    // Relaxed: see `free_space`.
+                    let seen = self.log.slot_in_force.load(Ordering::Relaxed);
+                    match self.free_space_since(seen, blocks, tries > 4) {
                         Err(StoreError::NoSpace) if failed + 1 < FAILED => failed += 1,
-                        done => done?,
+                        // What others have freed may be gone again: only what this one has tried
+                        // counts, but not for ever.
+                        Ok(false) if shared < SHARED => (tries, shared) = (tries - 1, shared + 1),
+                        done => drop(done?),
                     }
                 }
                 done => return done,

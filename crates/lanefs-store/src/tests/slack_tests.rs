@@ -8,6 +8,7 @@ use crate::testing::{file, page, update};
 use lanefs_format::{BLOCK_SIZE, Block, Ino};
 use lanefs_sync::random::Rng;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const FILE: u64 = 50;
 
@@ -190,6 +191,26 @@ fn nothing_is_moved_ahead_of_the_checkpoint_that_lists_slack() {
     assert_eq!((p.checkpoint_below, p.clean_below, p.clean_to), (p.low_water, p.low_water, 2 * p.low_water));
     v.all_is_there();
     v.close_and_check();
+}
+
+/// Writers that found no space at the same time made a checkpoint each, one behind the other.
+#[test]
+fn writers_that_find_no_space_together_share_a_checkpoint() {
+    let mut v = Full::new(24, 64, 975);
+    let pages = v.written.len() as u64;
+    v.overwrite(pages, 0);
+    let s = v.store();
+    let made = || s.report().checkpoints.in_place;
+    let (seen, before) = (s.engine.log.slot_in_force.load(Ordering::Relaxed), made());
+    let free = |blocks| s.engine.free_space_since(seen, blocks, false).unwrap();
+    assert!(free(8) && v.slack_is_used());
+    let first = made();
+    assert!(first > before);
+    assert!(!free(8) && !free(1), "the checkpoint of the first does for the others");
+    assert_eq!(made(), first);
+    // What others have taken meanwhile is not there for this one.
+    let listed = s.engine.log.segments.slack.blocks();
+    assert!(free(listed + 1) && made() > first);
 }
 
 /// What waits for slack does not wait for ever: without a list there are the segments that data
