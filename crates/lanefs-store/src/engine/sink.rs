@@ -144,6 +144,7 @@ impl TableSink for Sink<'_> {
     fn free_summary(&mut self, addr: BlockAddr) {
         self.log.segments.clear_live(addr);
         self.unmark(addr);
+        self.log.io.forget(addr);
     }
 }
 

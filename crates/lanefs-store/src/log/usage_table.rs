@@ -11,6 +11,10 @@ use lanefs_format::usage_node::{self, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage
 use lanefs_format::{BlockAddr, BlockRef};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// So many summaries that are written anew are read together: on a full volume a checkpoint has
+/// some of nearly every segment.
+const TOGETHER: usize = 256;
+
 /// The table as memory holds it; the marks themselves are in [`SegmentTable`].
 pub(crate) struct UsageTable {
     tree: Radix,
@@ -27,7 +31,8 @@ pub(crate) struct UsageTable {
 /// Reads a summary, twice if need be: for one that could not be read once the owners of its
 /// segment's blocks would not be known any more.
 fn read_summary(source: &impl BlockSource, r: BlockRef, seg: SegId, part: usize) -> Result<Vec<DataOwner>> {
-    let read = || source.read(r, "segment summary");
+    // It is read once: either it is written anew, or its segment is emptied.
+    let read = || source.read_once(r, "segment summary");
     let block = read().or_else(|_| read())?;
     Ok(summary::decode_summary(&block, r.addr, u64::from(seg), part)?)
 }
@@ -155,7 +160,12 @@ impl UsageTable {
         for which in std::mem::take(&mut self.again) {
             parts.entry(which).or_default();
         }
-        while let Some((which, new)) = parts.pop_first() {
+        for n in 0.. {
+            if n % TOGETHER == 0 {
+                let next = parts.keys().take(TOGETHER).map(|&(seg, part)| self.summaries[seg as usize][part]);
+                sink.expect(&next.filter(|r| !r.is_none()).collect::<Vec<_>>());
+            }
+            let Some((which, new)) = parts.pop_first() else { break };
             if let Err(e) = self.write_summary(which, &new, sink) {
                 // For the next attempt: without its summary a segment cannot be cleaned.
                 parts.insert(which, new);
