@@ -33,6 +33,11 @@ impl<T> Metered<T> {
         Metered { inner, written: self.written.clone() }
     }
 
+    /// Returns the target itself.
+    pub fn inner(&self) -> &T {
+        &self.inner
+    }
+
     /// Returns the bytes that were written so far.
     pub fn written(&self) -> u64 {
         self.written.load(Relaxed)

@@ -17,7 +17,7 @@ use crate::compare::{Ground, Medium, Peer, Place, Skipped, Undo};
 use crate::error::{Context, Failure, Res, say};
 use crate::machine::Machine;
 use crate::matrix::{command_line, now};
-use crate::target::{DirTarget, Memory, OpenTarget, VolumeTarget};
+use crate::target::{DirTarget, OpenTarget, TargetSpec, VolumeTarget};
 use crate::units::{human, parse_size, span};
 use lanefs_store::device::FileDevice;
 use metered::Metered;
@@ -72,6 +72,10 @@ pub struct SpaceArgs {
     /// The files of `lives` say how long they will live (`F_SET_RW_HINT`).
     #[arg(long)]
     pub hints: bool,
+    /// Options of the volume in this process, as they follow `mem:SIZE` in the target of `run`:
+    /// `mlogs=8`, or `full=lanes` in a build with `--features ablation`.
+    #[arg(long, value_name = "KEY=VALUE,..")]
+    pub volume: Option<String>,
     /// So many per cent of the overwrites go to the rest of the blocks: 90 has nine of ten go to a
     /// tenth [default: all alike].
     #[arg(long, value_name = "PER CENT")]
@@ -129,6 +133,43 @@ pub struct SpaceResult {
     pub write_amplification: f64,
     /// Bytes written to files.
     pub user_bytes: u64,
+    /// What the store of a volume in this process did meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreWork>,
+}
+
+/// What a store does for what it was given.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct StoreWork {
+    /// Checkpoints of all kinds.
+    pub checkpoints: u64,
+    /// The seconds that they took together.
+    pub checkpoint_s: f64,
+    /// Segments that the cleaner emptied.
+    pub segments_cleaned: u64,
+    /// Blocks of data that it moved.
+    pub blocks_moved: u64,
+    /// Blocks of users' data that were written.
+    pub data_blocks: u64,
+    /// Blocks of the tree that were written.
+    pub tree_blocks: u64,
+    /// Blocks of the logs that were written.
+    pub log_blocks: u64,
+}
+
+impl StoreWork {
+    /// Returns the work since `before`.
+    fn since(self, before: StoreWork) -> StoreWork {
+        StoreWork {
+            checkpoints: self.checkpoints.saturating_sub(before.checkpoints),
+            checkpoint_s: self.checkpoint_s - before.checkpoint_s,
+            segments_cleaned: self.segments_cleaned.saturating_sub(before.segments_cleaned),
+            blocks_moved: self.blocks_moved.saturating_sub(before.blocks_moved),
+            data_blocks: self.data_blocks.saturating_sub(before.data_blocks),
+            tree_blocks: self.tree_blocks.saturating_sub(before.tree_blocks),
+            log_blocks: self.log_blocks.saturating_sub(before.log_blocks),
+        }
+    }
 }
 
 /// A phase that failed or ended early.
@@ -196,6 +237,9 @@ fn check(args: &SpaceArgs, peers: &[Peer]) -> Res<()> {
     if let Some(phase) = args.phases.iter().find(|p| !PHASES.contains(&p.as_str())) {
         return Err(Failure::refused(format!("--phases: there is no {phase}, but {}", PHASES.join(", "))));
     }
+    if args.volume.is_some() && args.medium != Medium::Mem {
+        return Err(Failure::refused("--volume is for --medium mem"));
+    }
     if args.skew.is_some_and(|s| !(1..=99).contains(&s)) {
         return Err(Failure::refused("--skew is 1 to 99 per cent"));
     }
@@ -243,7 +287,11 @@ fn level(args: &SpaceArgs, peer: Peer, fill: f64, file: &mut SpaceFile) -> Res<(
 fn in_process(args: &SpaceArgs, ground: &Ground, undo: &mut Undo) -> Res<VolumeTarget> {
     match args.medium {
         Medium::Mem => {
-            let memory = Memory { written: true, ..Memory::new(ground.size) };
+            let wished = args.volume.as_ref().map_or(String::new(), |v| format!(",{v}"));
+            let spec = TargetSpec::parse(&format!("mem:{},written=yes{wished}", ground.size))?;
+            let TargetSpec::Memory(memory) = spec else {
+                return Err(Failure::new("a volume in memory is meant"));
+            };
             VolumeTarget::counted(&memory, args.direct)
         }
         Medium::Disk => {
@@ -327,6 +375,7 @@ fn note(done: Done, (target, fill, phase): (&str, f64, &str), file: &mut SpaceFi
         max_ns: done.max_ns,
         write_amplification: done.device_bytes as f64 / done.user_bytes.max(1) as f64,
         user_bytes: done.user_bytes,
+        store: done.store,
     };
     say(format_args!(
         "{target:<13} {fill:>6} {phase:<10} {:>10} {:>10} {:>10} {:>10} {:>7.2}",

@@ -1,5 +1,6 @@
 //! The phases: fill, overwrite, and the workloads of the papers in what is left.
 
+use super::StoreWork;
 use super::metered::{Metered, MeteredFile};
 use crate::clock::clock;
 use crate::error::{Context, Failure, Op, Res};
@@ -58,6 +59,8 @@ pub struct Done {
     /// Bytes that were written by the user and to the device.
     pub user_bytes: u64,
     pub device_bytes: u64,
+    /// What the store did, if it is one in this process.
+    pub store: Option<StoreWork>,
     /// Why the phase ended before its time.
     pub stopped: Option<String>,
 }
@@ -70,6 +73,8 @@ pub trait Filled {
     fn place(&self) -> &Metered<Self::T>;
     /// Returns the bytes that its device was asked to write so far.
     fn device_bytes(&self) -> Res<u64>;
+    /// Returns the work of its store so far, if that is in this process.
+    fn store(&self) -> Res<Option<StoreWork>>;
     /// Runs the workload of this name.
     fn run(&mut self, workload: &str, plan: &Plan) -> Res<CellOutcome>;
 }
@@ -85,6 +90,20 @@ impl Filled for FilledVolume {
     fn device_bytes(&self) -> Res<u64> {
         let traffic = self.0.traffic().ok_or_else(|| Failure::new("nobody counts what the device gets"))?;
         Ok(traffic.bytes)
+    }
+    fn store(&self) -> Res<Option<StoreWork>> {
+        let report = self.0.inner().volume().report().at("the figures of the volume")?.store;
+        let blocks = |bytes: u64| bytes / BLOCK as u64;
+        let (c, w) = (report.checkpoints, report.written);
+        Ok(Some(StoreWork {
+            checkpoints: c.folding + c.in_place + c.failed,
+            checkpoint_s: c.total_ns as f64 / 1e9,
+            segments_cleaned: report.cleaner.segments,
+            blocks_moved: report.cleaner.blocks_moved,
+            data_blocks: blocks(w.data_bytes),
+            tree_blocks: blocks(w.tree_bytes),
+            log_blocks: blocks(w.log_bytes),
+        }))
     }
     fn run(&mut self, workload: &str, plan: &Plan) -> Res<CellOutcome> {
         workload_on(&mut self.0, workload, plan)
@@ -120,6 +139,9 @@ impl Filled for FilledMount {
             .and_then(|n| n.checked_mul(512))
             .ok_or_else(|| Failure::new(format!("{path} does not tell what was written: {text}")))
     }
+    fn store(&self) -> Res<Option<StoreWork>> {
+        Ok(None)
+    }
     fn run(&mut self, workload: &str, plan: &Plan) -> Res<CellOutcome> {
         workload_on(&mut self.workloads, workload, plan)
     }
@@ -145,12 +167,14 @@ fn histogram() -> Res<Histogram<u64>> {
 struct Span {
     user: u64,
     device: u64,
+    store: Option<StoreWork>,
     started: u64,
 }
 
 impl Span {
     fn begin<F: Filled>(on: &F) -> Res<Span> {
-        Ok(Span { user: on.place().written(), device: on.device_bytes()?, started: clock().now() })
+        let (user, device, store) = (on.place().written(), on.device_bytes()?, on.store()?);
+        Ok(Span { user, device, store, started: clock().now() })
     }
 
     /// Ends the phase: all of it is on the device before the clock stops.
@@ -166,6 +190,7 @@ impl Span {
             max_ns: latencies.max(),
             user_bytes: on.place().written().saturating_sub(self.user),
             device_bytes: on.device_bytes()?.saturating_sub(self.device),
+            store: on.store()?.zip(self.store).map(|(now, before)| now.since(before)),
             stopped: None,
         })
     }

@@ -84,7 +84,8 @@ impl VolumeTarget {
     /// Makes a new volume in memory whose device counts what goes to it.
     pub fn counted(memory: &Memory, direct: bool) -> Res<VolumeTarget> {
         let counter = Arc::new(CountingDevice::new(Self::memory_device(memory)?));
-        let volume = Self::fresh(counter.clone(), memory.copies, &memory.options())?;
+        let device = counter.clone();
+        let volume = memory.off.while_making(|| Self::fresh(device, memory.copies, &memory.options()))?;
         Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, direct) })
     }
 
