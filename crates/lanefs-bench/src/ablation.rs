@@ -24,6 +24,7 @@ pub const KEYS: &[Key] = &[
     key("oplog", "oplog=one", "one list of operations for all lanes, with one lock"),
     key("counter", "counter=one", "one counter of free space for all lanes"),
     key("ids", "ids=scan", "one bitmap of inode numbers, scanned from its start under a mutex"),
+    key("one-log", "full=lanes", "each mlog goes on where hardly anything is free"),
 ];
 
 /// A LaneFS of the ablation figure.
@@ -50,6 +51,7 @@ pub const VARIANTS: &[Variant] = &[
     variant("no-lanelogs", ",oplog=one", "one list of operations"),
     variant("no-strides", ",counter=one", "one counter of free space (ScaleXFS's DP)"),
     variant("no-lane-ids", ",ids=scan", "one bitmap of inode numbers, scanned from its start"),
+    variant("no-one-log", ",full=lanes", "each mlog goes on where hardly anything is free"),
     variant("D", ",oplog=one,counter=one", "double list alone: no logs of lanes, no strides"),
     variant("+rps", ",cells=one,mlogs=1,oplog=one,counter=one,ids=scan", "of all these only the semaphore"),
     variant("+rps+cells", ",mlogs=1,oplog=one,counter=one,ids=scan", "the semaphore and groups of cells"),
@@ -108,7 +110,8 @@ impl Off {
             "cells" => Technique::CellGroups,
             "oplog" => Technique::LaneLogs,
             "counter" => Technique::StridedCounter,
-            _ => Technique::LaneNumbers,
+            "ids" => Technique::LaneNumbers,
+            _ => Technique::OneLog,
         };
         let techniques: Vec<Technique> = self.techniques.iter().map(technique).collect();
         match self.stride {

@@ -87,7 +87,9 @@ pub struct MlogReport {
     pub to_recover_bytes: u64,
     /// Segments that these lie in.
     pub chain_segments: u64,
-    /// Heads that write to a segment.
+    /// Blocks of all lanes come here: hardly anything is free.
+    pub takes_all: bool,
+    /// Segments that heads write to.
     pub open_heads: u64,
     /// The bytes that the open heads can take before they need another segment.
     pub head_capacity_bytes: u64,

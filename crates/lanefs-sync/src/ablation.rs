@@ -22,16 +22,20 @@ pub enum Technique {
     /// Free inode numbers of the lanes' own, scanned from where the last scan ended (F2FS unlink).
     /// In its place: one bitmap, scanned from its start, under one mutex.
     LaneNumbers,
+    /// One log for all on a full volume (Max 4.3). In its place: each mlog goes on taking what its
+    /// lanes write.
+    OneLog,
 }
 
 impl Technique {
     /// All of them.
-    pub const ALL: [Technique; 5] = [
+    pub const ALL: [Technique; 6] = [
         Technique::PassThrough,
         Technique::CellGroups,
         Technique::LaneLogs,
         Technique::StridedCounter,
         Technique::LaneNumbers,
+        Technique::OneLog,
     ];
 }
 

@@ -316,7 +316,7 @@ impl Cleaner<'_> {
         // Relaxed: only the holder of the maintenance lock changes it.
         let checkpoint = self.log.checkpoint_number.load(Ordering::Relaxed);
         let mut runs = Vec::new();
-        let mlog = &self.log.mlogs[moves[0].owner.ino.chunk() as usize % self.log.mlogs.len()];
+        let mlog = self.log.mlog_of_blocks(moves[0].owner.ino.chunk());
         mlog.alloc(&self.log.segments, head, moves.len() as u32, checkpoint, true, &mut runs)?;
         let to: Vec<BlockRef> = addresses(&runs)
             .zip(&mut moves)

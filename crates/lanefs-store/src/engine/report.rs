@@ -53,6 +53,7 @@ impl Engine {
                     log_bytes: bytes(m.written.log),
                     to_recover_bytes: bytes(m.appended),
                     chain_segments: m.chain as u64,
+                    takes_all: m.takes_all,
                     open_heads: m.heads as u64,
                     head_capacity_bytes: bytes(m.capacity),
                 })

@@ -12,6 +12,7 @@ use crate::engine::totals::Totals;
 use crate::error::Result;
 use crate::log::Log;
 use crate::log::heat::Heat;
+use crate::log::mlog::Mlog;
 use crate::log::usage_table::{TableSink, leaf_of};
 use crate::tree::block_io::{BlockSink, BlockSource, Owner};
 use lanefs_format::checksum;
@@ -77,7 +78,7 @@ impl<'a> Sink<'a> {
     pub fn claim(&self, owner: Owner) -> Result<BlockAddr> {
         let (mlog, heat) = self.place(owner);
         let mut runs = Vec::with_capacity(1);
-        self.log.mlogs[mlog].alloc(&self.log.segments, heat, 1, self.checkpoint, true, &mut runs)?;
+        mlog.alloc(&self.log.segments, heat, 1, self.checkpoint, true, &mut runs)?;
         debug_assert!(matches!(runs[..], [(_, 1)]), "one block was asked for, not {runs:?}");
         Ok(runs.first().map_or(BlockAddr::NONE, |r| r.0))
     }
@@ -86,7 +87,7 @@ impl<'a> Sink<'a> {
     pub fn put(&mut self, owner: Owner, addr: BlockAddr, mut block: Box<Block>) -> BlockRef {
         let (mlog, heat) = self.place(owner);
         if let Owner::Data { ino, page } = owner {
-            self.log.mlogs[mlog].note_older([(addr, DataOwner { ino, page })]);
+            mlog.note_older([(addr, DataOwner { ino, page })]);
         } else {
             let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
             debug_assert_eq!(sequence >> 32, self.checkpoint, "a sequence of the next checkpoint");
@@ -115,8 +116,7 @@ impl<'a> Sink<'a> {
         r
     }
 
-    fn place(&self, owner: Owner) -> (usize, Heat) {
-        let n = self.log.mlogs.len() as u64;
+    fn place(&self, owner: Owner) -> (&Mlog, Heat) {
         let (spread, heat) = match owner {
             Owner::Data { ino, .. } => (ino.chunk(), Heat::Warm),
             Owner::Bucket { ino, .. } => (ino.chunk(), Heat::Bucket),
@@ -128,7 +128,7 @@ impl<'a> Sink<'a> {
             Owner::Orphans { .. } => (0, Heat::Node),
             Owner::Summary { segment, .. } => (segment, Heat::Node),
         };
-        ((spread % n) as usize, heat)
+        (self.log.mlog_of_blocks(spread), heat)
     }
 }
 

@@ -32,7 +32,6 @@ use crate::inodes::cache::{CachedInode, InodeEntry, Logged};
 use crate::log::heat::{ByLife, Runs, addresses};
 use crate::log::message::Pending;
 use crate::log::message::Placed;
-use crate::log::mlog::Mlog;
 use crate::tree::inode_state::{InodeState, MapDelta, padded, tail_of};
 use crate::tree::radix::Wanted;
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
@@ -137,7 +136,7 @@ impl Engine {
         let mut placed = Vec::new();
         let mut no_space = None;
         let shares = epoch.map_or(Ok(Vec::new()), |p| self.place_epoch(p, mlog.id))?;
-        match self.change_inodes(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
+        match self.change_inodes(lane, &mut tx.inodes, &mut guards, &mut writes) {
             // The epoch has its places: it goes without the transaction, of which nothing was done.
             Err(e) if !shares.is_empty() => no_space = Some(e),
             other => other?,
@@ -217,7 +216,6 @@ impl Engine {
     /// nodes are in memory and what cannot be taken was refused before (4).
     fn change_inodes(
         &self,
-        mlog: &Mlog,
         lane: usize,
         updates: &mut [InodeUpdate],
         guards: &mut [MutexGuard<'_, InodeEntry>],
@@ -231,6 +229,7 @@ impl Engine {
         updates.iter().zip(&plans).for_each(|(u, plan)| wanted[u.life as usize] += plan.blocks as u32);
         let blocks = wanted.iter().sum::<u32>() as usize;
         let mut runs = ByLife::<Runs>::default();
+        let mlog = self.log.mlog_of_blocks(lane as u64);
         // Relaxed: the reader section orders it against the checkpoint that changes it.
         let checkpoint = self.log.checkpoint_number.load(Ordering::Relaxed);
         mlog.alloc_data(&self.log.segments, wanted, checkpoint, self.in_checkpoint(), &mut runs)?;

@@ -4,23 +4,71 @@
 //! write is refused, the segments that all three have open are filled, whoever opened them. So
 //! three heads keep no more space from users than one does. A small volume has one for what dies
 //! soon and what nothing is known of, and another for what stays.
+//!
+//! On a full volume one mlog takes the blocks of all (`one_log`). It has more than one segment for
+//! some of its heads then, and fills what others have begun before it claims another.
 
 use crate::api::Life;
 use crate::error::{Result, StoreError};
 use crate::log::heat::{ByLife, DATA_HEADS, Heat, Runs, take_off};
 use crate::log::mlog::{Head, Heads, Mlog};
-use crate::log::segment::{SegmentTable, State};
+use crate::log::segment::SegmentTable;
 
 impl Heads {
-    /// Returns how many blocks a head can still take of the segment that it has open, in segments
-    /// that it fills up to `size`.
+    /// Returns how many blocks a head can still take of the segments that are open for it, which it
+    /// fills up to `size`.
     fn rest(&self, slot: usize, size: u32) -> u32 {
-        debug_assert!(self.open[slot].is_none_or(|head| head.next < size), "a full segment is open");
-        self.open[slot].map_or(0, |head| size - head.next)
+        let begun = self.begun.iter().filter(|b| b.0 == slot).map(|b| &b.1);
+        let open = self.open[slot].iter().chain(begun);
+        let rest = open.map(|head| {
+            debug_assert!(head.next < size, "a full segment is open: {head:?}");
+            size - head.next
+        });
+        rest.sum()
+    }
+
+    /// Takes a segment for a head that was begun by that of another mlog.
+    fn take_begun(&mut self, slot: usize) -> Option<Head> {
+        debug_assert!(slot < self.open.len(), "there is no head {slot}");
+        let at = self.begun.iter().position(|b| b.0 == slot)?;
+        Some(self.begun.swap_remove(at).1)
+    }
+
+    /// Returns the segments that are open for blocks.
+    pub(super) fn all_heads(&self) -> impl Iterator<Item = &Head> {
+        self.open.iter().flatten().chain(self.begun.iter().map(|b| &b.1))
     }
 }
 
 impl Mlog {
+    /// Notes that blocks of all lanes come here, or no longer (`one_log`).
+    pub fn set_takes_all(&self, all: bool) {
+        let mut h = self.heads.lock();
+        debug_assert_ne!(h.takes_all, all, "mlog {} is told twice", self.id);
+        h.takes_all = all;
+    }
+
+    /// Takes away the segments that are open for blocks, with the numbers of their heads.
+    pub(super) fn give_heads(&self) -> Vec<(usize, Head)> {
+        let mut h = self.heads.lock();
+        debug_assert!(!h.takes_all, "mlog {} has them for all", self.id);
+        let mut given = std::mem::take(&mut h.begun);
+        given.extend(h.open.iter_mut().enumerate().filter_map(|(slot, head)| Some((slot, head.take()?))));
+        given
+    }
+
+    /// Takes over segments that another mlog has given away.
+    pub(super) fn take_over(&self, heads: Vec<(usize, Head)>) {
+        let mut h = self.heads.lock();
+        debug_assert!(h.takes_all, "mlog {} has its own blocks alone", self.id);
+        h.begun.extend(heads);
+    }
+
+    /// Returns whether no segment is open for blocks.
+    pub fn has_no_heads(&self) -> bool {
+        self.heads.lock().all_heads().next().is_none()
+    }
+
     /// Returns which head takes blocks of this heat, and whether it fills paired segments. Blocks
     /// of the tree have heads of their own if they have copies: the second half of their segments
     /// is for these.
@@ -138,17 +186,16 @@ impl Mlog {
     ) -> Result<u32> {
         let (own, paired) = self.head_for(t, heat);
         let size = if paired { t.geometry.half() } else { t.geometry.segment_blocks };
-        let mut head = match h.open[slot] {
-            Some(head) if head.next < size => head,
-            full => {
+        let begun = h.open[slot].take().or_else(|| h.take_begun(slot));
+        let mut head = match begun.filter(|head| head.next < size) {
+            Some(head) => head,
+            None => {
+                debug_assert!(begun.is_none(), "a full segment is open: {begun:?}");
                 debug_assert_eq!(slot, own, "a segment is opened by the head that it is for");
                 // What shares a head with data of all kinds may be long-lived.
                 let heat = if heat == Heat::Hot && self.small { Heat::Warm } else { heat };
-                let seg = self.claim(t, State::Open, heat as u8).ok_or(StoreError::NoSpace)?;
+                let seg = self.claim_open(h, t, heat as u8).ok_or(StoreError::NoSpace)?;
                 t.set_paired(seg, paired);
-                if let Some(f) = full {
-                    t.close(f.seg);
-                }
                 Head { seg, next: 0 }
             }
         };

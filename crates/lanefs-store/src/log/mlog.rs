@@ -58,6 +58,11 @@ struct NodeHead {
 pub(super) struct Heads {
     node: Option<NodeHead>,
     pub open: [Option<Head>; HEADS],
+    /// Segments that heads of other mlogs had begun, by the number of the head that fills them
+    /// (`one_log`, 4).
+    pub begun: Vec<(usize, Head)>,
+    /// Blocks of all lanes come here (`one_log`).
+    pub takes_all: bool,
     /// What was taken from the list of slack and is not used up; the last is the next.
     pub slack: Taken,
     /// Full segments of the chain that recovery may still have to read, oldest first.
@@ -99,7 +104,9 @@ pub(crate) struct MlogFigures {
     pub appended: u64,
     /// Segments of the chain that recovery would read.
     pub chain: usize,
-    /// Heads that are open, and the blocks that they can still take.
+    /// Blocks of all lanes come here (`one_log`).
+    pub takes_all: bool,
+    /// Segments that are open for heads, and the blocks that they can still take.
     pub heads: usize,
     pub capacity: u64,
 }
@@ -147,7 +154,7 @@ impl Heads {
             let states = [node.seg, node.successor].map(|seg| t.info(seg).state);
             assert_eq!(states, [State::Chain; 2], "{node:?}");
         }
-        for head in self.open.iter().flatten() {
+        for head in self.all_heads() {
             assert!(head.next < size && t.info(head.seg).state == State::Open, "{head:?}");
         }
         self.check_order();
@@ -166,6 +173,12 @@ impl Heads {
         debug_assert!(!self.out.is_empty() || self.acked == self.last, "nothing is out, and not all durable");
         debug_assert!(self.pending.is_sorted_by(|a, b| a.checkpoint < b.checkpoint), "kept twice");
     }
+}
+
+/// Returns a segment of this device, or of the next one that has any.
+fn claim_from(device: usize, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
+    let n = t.devices();
+    (0..n).find_map(|i| t.claim((device + i) % n, state, heat))
 }
 
 /// Returns the place of a batch: unique in the mount and growing along a chain.
@@ -229,6 +242,8 @@ impl Mlog {
             heads: CachePadded::new(Mutex::new(Heads {
                 node: None,
                 open: [None; HEADS],
+                begun: Vec::new(),
+                takes_all: false,
                 slack: Taken::default(),
                 chain: VecDeque::new(),
                 owners: Vec::new(),
@@ -251,9 +266,15 @@ impl Mlog {
     }
 
     /// Returns a segment of the mlog's own device, or of any other that has one.
-    pub(super) fn claim(&self, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
-        let n = t.devices();
-        (0..n).find_map(|i| t.claim((self.device + i) % n, state, heat))
+    fn claim(&self, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
+        claim_from(self.device, t, state, heat)
+    }
+
+    /// Returns a segment for a head of blocks: of the mlog's own device, or of any other that has
+    /// one; where it takes the blocks of all lanes, of the device that has most.
+    pub(super) fn claim_open(&self, h: &Heads, t: &SegmentTable, heat: u8) -> Option<SegId> {
+        let first = if h.takes_all { t.device_with_most() } else { self.device };
+        claim_from(first, t, State::Open, heat)
     }
 
     /// Opens the node head at the start of a mount.
@@ -528,8 +549,9 @@ impl Mlog {
             },
             appended,
             chain: h.chain.len() + usize::from(h.node.is_some()),
-            heads: h.open.iter().flatten().count() + usize::from(h.node.is_some()),
-            capacity: node + h.open.iter().flatten().map(left).sum::<u64>(),
+            takes_all: h.takes_all,
+            heads: h.all_heads().count() + usize::from(h.node.is_some()),
+            capacity: node + h.all_heads().map(left).sum::<u64>(),
         }
     }
 
@@ -646,7 +668,7 @@ impl Mlog {
     #[cfg(test)]
     pub fn open_segments(&self) -> usize {
         let h = self.heads.lock();
-        h.open.iter().flatten().count() + if h.node.is_some() { 2 } else { 0 }
+        h.all_heads().count() + if h.node.is_some() { 2 } else { 0 }
     }
 }
 
@@ -737,6 +759,45 @@ mod tests {
         assert_eq!(t.free_count(), free);
         m.alloc(&t, Heat::Bucket, 17, 1, true, &mut out).unwrap();
         assert_eq!(t.free_count(), free - 2);
+    }
+
+    /// What the others had begun is filled before a segment is claimed, which is done on the device
+    /// that has most then.
+    #[test]
+    fn what_was_taken_over_is_filled_first() {
+        let layout = Layout::new(16, 1).unwrap();
+        let t = SegmentTable::new(Geometry::new(&layout, &[16 * 6, 16 * 12]));
+        t.fill_pools(|_| false);
+        let (first, last) = (Mlog::new(0, 0, false), Mlog::new(1, 0, false));
+        let take = |m: &Mlog, heat, n| {
+            let mut out = Vec::new();
+            m.alloc(&t, heat, n, 1, true, &mut out).unwrap();
+            out.into_iter()
+                .filter_map(|r| t.geometry.locate(r.0).map(|l| (l.0, l.1, r.1)))
+                .collect::<Vec<_>>()
+        };
+        let (begun, own) = (take(&first, Heat::Warm, 10)[0].0, take(&last, Heat::Warm, 14)[0].0);
+        let nodes = take(&first, Heat::Node, 3)[0].0;
+        assert_eq!(t.geometry.device(begun), 0);
+        last.set_takes_all(true);
+        last.take_over(first.give_heads());
+        assert!(first.has_no_heads() && last.open_segments() == 3);
+        let free = t.free_count();
+        // All or nothing, and what they have left counts.
+        t.set_reserved_segments(free);
+        assert!(last.alloc(&t, Heat::Warm, 9, 1, false, &mut Vec::new()).is_err());
+        last.alloc(&t, Heat::Node, 14, 1, false, &mut Vec::new()).unwrap_err();
+        assert_eq!(take(&last, Heat::Warm, 8), [(own, 14, 2), (begun, 10, 6)]);
+        assert_eq!(take(&last, Heat::Node, 13), [(nodes, 3, 13)]);
+        assert_eq!((t.free_count(), last.open_segments()), (free, 0));
+        let more = take(&last, Heat::Warm, 16 * 7);
+        let on: Vec<_> = more.iter().map(|r| t.geometry.device(r.0)).collect();
+        assert_eq!((on.len(), on.iter().filter(|d| **d == 1).count() >= 6), (7, true), "{on:?}");
+        // What it ends with it keeps.
+        take(&last, Heat::Cold, 5);
+        last.set_takes_all(false);
+        assert_eq!(t.geometry.device(take(&last, Heat::Bucket, 1)[0].0), 0);
+        assert_eq!((take(&last, Heat::Cold, 1)[0].1, last.open_segments()), (5, 2));
     }
 
     /// Data goes to slack before it goes to a segment, and leaves segments alone that are kept for

@@ -10,6 +10,7 @@ pub(crate) mod io;
 pub(crate) mod listing;
 pub(crate) mod message;
 pub(crate) mod mlog;
+pub(crate) mod one_log;
 pub(crate) mod pool;
 pub(crate) mod reserve;
 pub(crate) mod section;
@@ -31,6 +32,7 @@ use lanefs_format::superblock::{Superblock, Uuid};
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, MAX_LANES};
 use mlog::Mlog;
+use one_log::OneLog;
 use section::Sections;
 use segment::SegmentTable;
 use space::Space;
@@ -45,6 +47,7 @@ pub(crate) struct Log {
     pub mlogs: Vec<Mlog>,
     pub space: Space,
     pub sections: Sections,
+    pub one_log: OneLog,
     /// The volume's identity.
     pub volume: Uuid,
     /// The volume's secret, folded to a word.
@@ -104,6 +107,7 @@ impl Log {
             mlogs: (0..n).map(|i| Mlog::new(i, i % device_count, small).with_packs(packed)).collect(),
             io: io.with_segments(&segments),
             sections: Sections::new(lanes),
+            one_log: OneLog::new(),
             volume: superblock.volume,
             secret: hash[0] ^ hash[1].rotate_left(29),
             read_only,

@@ -264,6 +264,16 @@ impl Space {
         self.free.exact()
     }
 
+    /// Returns how many blocks are free: exactly if they may be fewer than `few`, else so many at
+    /// the least, and lanes keep what they have at hand.
+    pub fn free_about(&self, few: u64) -> i64 {
+        debug_assert!(i64::try_from(few).is_ok(), "{few} blocks are few");
+        match self.free.estimate() {
+            least if least >= few.cast_signed() => least,
+            _ => self.free.exact(),
+        }
+    }
+
     /// Returns how many blocks are promised and not yet written, about.
     pub fn reserved(&self) -> i64 {
         self.reserved.iter().map(|r| r.load(Relaxed)).sum()

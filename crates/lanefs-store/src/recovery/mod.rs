@@ -153,6 +153,7 @@ impl Recovery<'_> {
         if self.engine.log.read_only {
             return self.fold_in_memory(m, &input);
         }
+        self.engine.log.look_at_rule();
         // Relaxed, here and below: nobody else has the volume yet.
         self.engine.log.mount.store(m.slot.mount + 1, Ordering::Relaxed);
         let clock = lanefs_sync::coarse_realtime_ns().max(0) as u64 >> 20;

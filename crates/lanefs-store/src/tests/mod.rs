@@ -4,6 +4,7 @@ mod fault_tests;
 mod host_tests;
 mod life_tests;
 mod meanwhile_tests;
+mod one_log_tests;
 mod pack_tests;
 mod retry_tests;
 mod room_tests;

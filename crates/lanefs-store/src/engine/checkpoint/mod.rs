@@ -350,6 +350,7 @@ impl Checkpoints<'_> {
         (0..self.log.segments.devices()).for_each(|d| self.discard_stale(d, number));
         if !m.closing {
             self.log.io.keep_reserve_full();
+            self.log.look_at_rule();
         }
         self.list_slack(m, number);
         self.log.segments.check_invariants();
