@@ -22,8 +22,13 @@ impl Engine {
         // nothing.
         let low_water = kept * 2 - u64::from(self.log.segments.reserved_for_unfolded()).min(kept);
         let slack = &self.log.segments.slack;
-        // Data has slack, or makes some. What lives is moved for the sake of nodes alone.
-        let few = low_water.min(kept + u64::from(slack.kept()).div_ceil(2));
+        // Data has slack, or makes some. What lives is moved for the sake of nodes alone, and where
+        // there is a list worth a checkpoint not before too few are free for who takes from it.
+        let few = match u64::from(slack.kept()) {
+            0 => kept,
+            n => u64::from(self.log.segments.least_for_slack()) + n.div_ceil(2),
+        };
+        let few = low_water.min(few);
         let (checkpoint_below, clean_below, clean_to) = if slack.gives_way() {
             (low_water, low_water, 2 * low_water)
         } else if slack.is_on() {
@@ -116,13 +121,15 @@ impl Engine {
     pub(crate) fn free_space_since(&self, seen: u64, blocks: u64, hard: bool) -> Result<bool> {
         let Some(mut m) = self.try_maintenance() else { return self.log.io.check().map(|()| true) };
         let segments = blocks.div_ceil(u64::from(self.log.segments.geometry.segment_blocks));
-        let want = 1 + segments;
-        let enough = |s: &Engine| {
-            // Slack does for data, not for what is kept back.
-            let has_slack = s.log.segments.slack.kept() > 0 && s.log.segments.slack.blocks() >= blocks;
-            let want = if has_slack { 1 } else { want };
-            u64::from(s.log.segments.free_count()) > u64::from(s.log.segments.reserved_segments()) + want
+        let least = |s: &Engine| {
+            let t = &s.log.segments;
+            // Slack does for data, and takes no segment.
+            match t.slack.kept() > 0 && t.slack.blocks() >= blocks {
+                true => u64::from(t.least_for_slack()),
+                false => u64::from(t.reserved_segments()) + 1 + segments,
+            }
         };
+        let enough = |s: &Engine| u64::from(s.log.segments.free_count()) > least(s);
         if self.log.slot_in_force.load(Ordering::Relaxed) != seen && enough(self) {
             return Ok(false);
         }
@@ -132,8 +139,7 @@ impl Engine {
             if enough(self) {
                 break;
             }
-            let target = u64::from(self.log.segments.reserved_segments()) + want + 2;
-            let r = self.cleaner().clean_until(&mut m, target, true)?;
+            let r = self.cleaner().clean_until(&mut m, least(self) + 2, true)?;
             self.checkpoints().in_place(&mut m)?;
             if r.segments == 0 && r.moved == 0 && r.marked == 0 {
                 break;

@@ -41,6 +41,15 @@ impl SegmentTable {
         list
     }
 
+    /// Returns the number of free segments below which no slack is given out: of the fixed number
+    /// half will do (`slack`, 7).
+    pub fn least_for_slack(&self) -> u32 {
+        let fixed = self.counts.reserved_segments.load(Relaxed);
+        let least = self.reserved_segments().saturating_sub(fixed / 2);
+        debug_assert!(least >= self.reserved_for_unfolded(), "the next fold would find too few");
+        least
+    }
+
     /// Returns indices of the live blocks of a segment.
     pub fn live_blocks(&self, seg: SegId) -> Vec<u32> {
         (0..self.geometry.segment_blocks)
@@ -87,7 +96,7 @@ impl Taken {
         let mut have: u32 = self.blocks();
         while have < n
             && t.slack.blocks() > 0
-            && (urgent || t.free_count() >= t.reserved_segments())
+            && (urgent || t.free_count() >= t.least_for_slack())
             && let Some(more) = t.slack.take()
         {
             debug_assert_eq!(t.info(more.seg).state, State::Full, "segment {} is listed", more.seg);

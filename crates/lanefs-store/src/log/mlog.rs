@@ -310,7 +310,9 @@ impl Mlog {
     ) -> Result<Vec<BatchPlace>> {
         let mut h = self.heads.lock();
         let (node, segments) = h.plan(t.geometry.segment_blocks, blocks)?;
-        if segments > 0 && !urgent && t.free_count() < t.reserved_segments() + segments {
+        // Where data goes to slack nobody keeps more than this free.
+        let least = || if t.slack.is_on() { t.least_for_slack() } else { t.reserved_segments() };
+        if segments > 0 && !urgent && t.free_count() < least() + segments {
             return Err(StoreError::NoSpace);
         }
         let claimed = self.claim_chain(t, segments)?;
@@ -759,6 +761,25 @@ mod tests {
         assert_eq!(t.free_count(), free);
         m.alloc(&t, Heat::Bucket, 17, 1, true, &mut out).unwrap();
         assert_eq!(t.free_count(), free - 2);
+    }
+
+    /// The cleaner worked for writers who needed no segment.
+    #[test]
+    fn slack_is_given_out_while_half_of_what_is_kept_back_is_free() {
+        let t = table();
+        let m = Mlog::new(0, 0, false);
+        let mut out = Vec::new();
+        m.alloc(&t, Heat::Warm, 32, 1, true, &mut out).unwrap();
+        let segs: Vec<_> = out.iter().filter_map(|r| t.geometry.locate(r.0)).map(|l| l.0).collect();
+        segs.iter().for_each(|&seg| assert!(t.set_live(t.geometry.addr(seg, 0))));
+        t.slack.renew(t.list_slack(2, 100, |_, _| true), 1, 3);
+        let take = |n| m.alloc(&t, Heat::Warm, n, 2, false, &mut Vec::new());
+        t.set_reserved_segments(2 * t.free_count() + 2);
+        assert!(matches!(take(1), Err(StoreError::NoSpace)), "the next checkpoint has too few");
+        t.set_reserved_segments(2 * t.free_count());
+        take(20).unwrap();
+        assert!(matches!(take(11), Err(StoreError::NoSpace)), "a segment is not to be had for data");
+        take(10).unwrap();
     }
 
     /// What the others had begun is filled before a segment is claimed, which is done on the device

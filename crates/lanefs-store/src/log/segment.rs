@@ -182,7 +182,7 @@ pub(super) struct Counts {
     free: AtomicU32,
     /// Free segments that only checkpoints and the cleaner may take. Written when the volume is
     /// opened and when it grows.
-    reserved_segments: AtomicU32,
+    pub(super) reserved_segments: AtomicU32,
     /// Segments claimed for data since the last checkpoint, or taken from the list of slack.
     /// Written by whoever claims one, and zeroed by the checkpoint.
     pub(super) claimed: AtomicU32,

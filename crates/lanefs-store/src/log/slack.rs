@@ -28,11 +28,16 @@
 //!    while there is slack ([`Slack::kept`]).
 //! 6. Slack refuses nobody for good. Who finds no space twice has it give way for the next
 //!    [`PATIENCE`] checkpoints ([`Slack::give_way`]): data then takes all segments that it may
-//!    otherwise. Slack never makes up for the segments that are kept back for checkpoints: while
-//!    fewer are free, the cleaner works for whoever waits (`pressure`).
+//!    otherwise.
 //! 7. A list is no longer than twice what is free: each block that is overwritten makes nodes dirty
 //!    that the next checkpoint writes to free segments. So is each summary of a segment that is
 //!    given out of: an mlog takes no more segments off the list than there is space for summaries.
+//!    What takes slack takes none of the segments that are kept back for checkpoints. So it goes on
+//!    while half of their fixed number are free, with a list no longer than what is free: where a
+//!    segment has a dozen dead blocks the cleaner moves 40 segments to have one more, which nobody
+//!    would need. Batches take segments until then too, as commits do. Below that the cleaner works
+//!    for whoever waits (`pressure`), and the segments of nodes, of which checkpoints leave most
+//!    dead, are the emptiest.
 //!    A list that is shorter than a checkpoint is worth keeps no segment, and the cleaner works as
 //!    if there were no slack.
 

@@ -384,7 +384,8 @@ impl Checkpoints<'_> {
         if m.closing || !t.slack.is_wanted(t.free_count(), t.geometry.usable(), t.reserved_segments()) {
             return;
         }
-        let most = 2 * self.log.free_segment_blocks() / self.log.metadata_copies();
+        let times = if t.free_count() > t.reserved_segments() { 2 } else { 1 };
+        let most = times * self.log.free_segment_blocks() / self.log.metadata_copies();
         let list = t.list_slack(number, most, |seg, i| i.heat != Heat::Node as u8 && !m.stuck.contains(&seg));
         let worth = (usable * size / 256).min(1 << 14);
         t.slack.renew(list, worth, t.reserved_segments() / 8 + 3);
