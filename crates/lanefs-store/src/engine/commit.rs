@@ -39,6 +39,7 @@
 use crate::api::Transaction;
 use crate::engine::Engine;
 use crate::engine::begun::Begun;
+use crate::engine::pressure::Need;
 use crate::error::{Result, StoreError};
 use crate::log::message::Pending;
 use crate::log::message::Placed;
@@ -221,7 +222,8 @@ impl Engine {
         let kept = u64::from(self.log.segments.reserved_segments().saturating_sub(unfolded) / 2);
         if hard || u64::from(self.log.segments.free_count()) <= kept + u64::from(unfolded) + brings + segments
         {
-            self.free_space((brings + segments) * size, hard || unfolded > 0 || brings > 0)?;
+            let need = Need::Segments((brings + segments) * size);
+            self.free_space(need, hard || unfolded > 0 || brings > 0)?;
         }
         Ok(())
     }

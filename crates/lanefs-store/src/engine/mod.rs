@@ -19,7 +19,7 @@ pub(crate) mod fold;
 pub(crate) mod maintenance;
 pub(crate) mod ordered;
 pub mod plan;
-mod pressure;
+pub(crate) mod pressure;
 mod report;
 pub(crate) mod sink;
 mod totals;

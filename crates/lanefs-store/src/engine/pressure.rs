@@ -7,6 +7,15 @@ use crate::error::{Result, StoreError};
 use crate::log::mlog::Mlog;
 use std::sync::atomic::Ordering;
 
+/// What somebody found no space for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Need {
+    /// So many blocks of users' data, which slack does for as well.
+    Data(u64),
+    /// So many blocks of batches, or of what a fold writes: of segments.
+    Segments(u64),
+}
+
 impl Engine {
     /// Returns what a background thread acts on.
     pub fn pressure(&self) -> Pressure {
@@ -102,31 +111,35 @@ impl Engine {
         if self.log.segments.free_count()
             <= unfolded + self.log.segments.reserved_segments().saturating_sub(unfolded) / 2
         {
-            self.free_space(0, unfolded > 0)?;
+            self.free_space(Need::Segments(0), unfolded > 0)?;
         }
         Ok(())
     }
 
-    /// Frees segments for someone who found none and wants `blocks`. With `hard` the cleaner works
-    /// as long as it gets anywhere.
-    pub(crate) fn free_space(&self, blocks: u64, hard: bool) -> Result<()> {
+    /// Frees space for someone who found none for `need`. With `hard` the cleaner works as long as
+    /// it gets anywhere.
+    pub(crate) fn free_space(&self, need: Need, hard: bool) -> Result<()> {
         // Relaxed, here and below: only a hint whether another has made a checkpoint meanwhile.
         let seen = self.log.slot_in_force.load(Ordering::Relaxed);
-        self.free_space_since(seen, blocks, hard).map(drop)
+        self.free_space_since(seen, need, hard).map(drop)
     }
 
     /// Does so for someone who found none when the slot `seen` was in force. Those who find none at
     /// the same time wait for each other here: for all of them there is one checkpoint, if what it
     /// gave is enough when it is their turn. Returns whether this one was made by this call.
-    pub(crate) fn free_space_since(&self, seen: u64, blocks: u64, hard: bool) -> Result<bool> {
+    pub(crate) fn free_space_since(&self, seen: u64, need: Need, hard: bool) -> Result<bool> {
         let Some(mut m) = self.try_maintenance() else { return self.log.io.check().map(|()| true) };
-        let segments = blocks.div_ceil(u64::from(self.log.segments.geometry.segment_blocks));
         let least = |s: &Engine| {
             let t = &s.log.segments;
-            // Slack does for data, and takes no segment.
-            match t.slack.kept() > 0 && t.slack.blocks() >= blocks {
-                true => u64::from(t.least_for_slack()),
-                false => u64::from(t.reserved_segments()) + 1 + segments,
+            match need {
+                // Slack takes no segment.
+                Need::Data(blocks) if t.slack.kept() > 0 && t.slack.blocks() >= blocks => {
+                    u64::from(t.least_for_slack())
+                }
+                Need::Data(blocks) | Need::Segments(blocks) => {
+                    let segments = blocks.div_ceil(u64::from(t.geometry.segment_blocks));
+                    u64::from(t.reserved_segments()) + 1 + segments
+                }
             }
         };
         let enough = |s: &Engine| u64::from(s.log.segments.free_count()) > least(s);

@@ -27,6 +27,7 @@
 use crate::api::{InodeUpdate, Transaction};
 use crate::engine::Engine;
 use crate::engine::begun::Begun;
+use crate::engine::pressure::Need;
 use crate::error::{Result, StoreError};
 use crate::inodes::cache::{CachedInode, InodeEntry, Logged};
 use crate::log::heat::{ByLife, Runs, addresses};
@@ -97,7 +98,7 @@ impl Engine {
                     let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();
                     // Relaxed: see `free_space`.
                     let seen = self.log.slot_in_force.load(Ordering::Relaxed);
-                    match self.free_space_since(seen, blocks, tries > 4) {
+                    match self.free_space_since(seen, Need::Data(blocks), tries > 4) {
                         Err(StoreError::NoSpace) if failed + 1 < FAILED => failed += 1,
                         // What others have freed may be gone again: only what this one has tried
                         // counts, but not for ever.

@@ -35,9 +35,10 @@
 //!    What takes slack takes none of the segments that are kept back for checkpoints. So it goes on
 //!    while half of their fixed number are free, with a list no longer than what is free: where a
 //!    segment has a dozen dead blocks the cleaner moves 40 segments to have one more, which nobody
-//!    would need. Batches take segments until then too, as commits do. Below that the cleaner works
-//!    for whoever waits (`pressure`), and the segments of nodes, of which checkpoints leave most
-//!    dead, are the emptiest.
+//!    would need. Batches take segments until then too. Below that the cleaner works for whoever
+//!    waits (`pressure`), and the segments of nodes, of which checkpoints leave most dead, are the
+//!    emptiest. A commit that finds too few has as many made free as are kept back, whatever is
+//!    listed: what it makes durable the next checkpoint folds, and that takes no slack.
 //!    A list that is shorter than a checkpoint is worth keeps no segment, and the cleaner works as
 //!    if there were no slack.
 

@@ -2,6 +2,7 @@
 
 use crate::api::{FoldInput, FormatOptions, OpenOptions, PageRead, Transaction};
 use crate::device::{Device, MemoryDevice};
+use crate::engine::pressure::Need;
 use crate::fsck::{FsckOptions, check};
 use crate::store::Store;
 use crate::testing::{file, page, update};
@@ -202,7 +203,7 @@ fn writers_that_find_no_space_together_share_a_checkpoint() {
     let s = v.store();
     let made = || s.report().checkpoints.in_place;
     let (seen, before) = (s.engine.log.slot_in_force.load(Ordering::Relaxed), made());
-    let free = |blocks| s.engine.free_space_since(seen, blocks, false).unwrap();
+    let free = |blocks| s.engine.free_space_since(seen, Need::Data(blocks), false).unwrap();
     assert!(free(8) && v.slack_is_used());
     let first = made();
     assert!(first > before);
@@ -211,6 +212,28 @@ fn writers_that_find_no_space_together_share_a_checkpoint() {
     // What others have taken meanwhile is not there for this one.
     let listed = s.engine.log.segments.slack.blocks();
     assert!(free(listed + 1) && made() > first);
+}
+
+/// The commit of an epoch asked for segments, was told that slack would do, and the checkpoint behind
+/// it found too few.
+#[test]
+fn slack_does_for_data_and_not_for_batches() {
+    let mut v = Full::new(24, 64, 975);
+    let pages = v.written.len() as u64;
+    v.overwrite(pages, 0);
+    let s = v.store();
+    let t = &s.engine.log.segments;
+    let have = |need| {
+        let seen = s.engine.log.slot_in_force.load(Ordering::Relaxed);
+        s.engine.free_space_since(seen, need, true).unwrap();
+        t.free_count()
+    };
+    let free = have(Need::Data(8));
+    assert!(v.slack_is_used() && free > t.least_for_slack());
+    assert!(free <= t.reserved_segments(), "{free} are enough for both: this shows nothing");
+    let free = have(Need::Segments(8));
+    assert!(free > t.reserved_segments(), "{free} of {}", t.reserved_segments());
+    v.close_and_check();
 }
 
 /// What waits for slack does not wait for ever: without a list there are the segments that data
