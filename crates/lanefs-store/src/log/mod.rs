@@ -17,6 +17,7 @@ pub(crate) mod segment;
 pub(crate) mod slack;
 pub(crate) mod slots;
 pub(crate) mod space;
+pub(crate) mod summaries;
 pub(crate) mod usage_table;
 
 use crate::api::OpenOptions;
