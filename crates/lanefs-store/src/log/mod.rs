@@ -4,6 +4,7 @@ pub(crate) mod buckets;
 pub(crate) mod census;
 pub(crate) mod data_heads;
 pub(crate) mod discard;
+pub(crate) mod figures;
 pub(crate) mod geometry;
 pub(crate) mod heat;
 pub(crate) mod io;

@@ -7,4 +7,5 @@ mod meanwhile_tests;
 mod pack_tests;
 mod retry_tests;
 mod room_tests;
+mod size_tests;
 mod slack_tests;
