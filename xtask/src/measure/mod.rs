@@ -25,6 +25,7 @@ const MEASUREMENTS: &[Measurement] = &[
     ("names", "ten million names in one directory, 128 MiB", |quick| {
         example("million", if quick { &["--names", "--files", "200000"] } else { &["--names"] })
     }),
+    ("sizes", "empty volumes of 10 GiB to 1 TiB: what grows with the size", |_| example("sizes", &[])),
     ("sparse", "a file of 100 GiB with holes, 128 MiB", |_| example("memory", &[])),
     ("mount-million", "a million files through a mount, 128 MiB; mounting with them", mount_million),
     ("mount-sparse", "a file of 100 GiB through a mount, 128 MiB", |_| through_mount("memory", &[])),

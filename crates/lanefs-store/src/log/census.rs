@@ -29,12 +29,14 @@ impl Census {
 
 impl SegmentTable {
     /// Counts the segments in each state, and the full ones by how much of them is live. Looks at
-    /// each.
+    /// those that were ever used; all the others are free.
     pub fn census(&self) -> Census {
         let mut census = Census::default();
         let size = u64::from(self.geometry.segment_blocks);
-        for seg in 0..self.len() {
+        let mut known = 0u64;
+        for seg in self.all_known() {
             let i = self.info(seg);
+            known += u64::from(i.state != State::Reserved);
             match i.state {
                 State::Free => census.free += 1,
                 State::Open => census.open += 1,
@@ -48,6 +50,7 @@ impl SegmentTable {
             }
             census.live_blocks += u64::from(i.live);
         }
+        census.free += u64::from(self.geometry.usable()).saturating_sub(known);
         debug_assert!(census.all() <= u64::from(self.geometry.total()), "{census:?}: more than there are");
         census
     }

@@ -127,6 +127,13 @@ impl Geometry {
     pub fn device(&self, seg: SegId) -> usize {
         self.spans.iter().rposition(|s| s.first <= seg && s.segments() > 0).unwrap_or(0)
     }
+    /// Returns the segments of a device that can hold the log.
+    pub fn log_segments(&self, device: usize) -> Range<SegId> {
+        let span = &self.spans[device];
+        let all = span.segments();
+        debug_assert!(span.first.checked_add(all).is_some(), "more segments than numbers");
+        span.first + self.reserved.min(all)..span.first + all
+    }
     /// Returns whether a segment holds superblocks and slots.
     pub fn is_reserved(&self, seg: SegId) -> bool {
         seg - self.spans[self.device(seg)].first < self.reserved

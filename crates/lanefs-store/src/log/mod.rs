@@ -4,6 +4,7 @@ pub(crate) mod buckets;
 pub(crate) mod census;
 pub(crate) mod data_heads;
 pub(crate) mod discard;
+pub(crate) mod figures;
 pub(crate) mod geometry;
 pub(crate) mod heat;
 pub(crate) mod io;
@@ -18,6 +19,7 @@ pub(crate) mod segment;
 pub(crate) mod slack;
 pub(crate) mod slots;
 pub(crate) mod space;
+pub(crate) mod summaries;
 pub(crate) mod usage_table;
 
 use crate::api::OpenOptions;

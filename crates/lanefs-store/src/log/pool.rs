@@ -6,13 +6,17 @@
 
 use crate::log::geometry::SegId;
 use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
 
 /// See the head of the file.
 #[derive(Default)]
 pub(crate) struct Pool {
     /// Segments without content: never written, or discarded. Those that were free when the volume
-    /// was opened come first, and may have old content of an earlier mount.
-    clean: VecDeque<SegId>,
+    /// was opened come first, and may have old content of an earlier mount. Those that follow each
+    /// other are one run, so that what was never used takes no more memory the more it is.
+    clean: VecDeque<Range<SegId>>,
+    /// The number of segments in these runs.
+    clean_len: usize,
     /// The number of those that were free then and are in the pool still.
     unknown: usize,
     /// Segments with old content, or with none and backed, in the order in which they were freed.
@@ -25,19 +29,34 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub fn len(&self) -> usize {
-        self.clean.len() + self.stale.len()
+        self.clean_len + self.stale.len()
     }
 
-    /// Returns all of them.
-    pub fn all(&self) -> impl Iterator<Item = SegId> + '_ {
-        self.clean.iter().chain(&self.stale).copied()
+    /// Returns all of them, in runs.
+    pub fn runs(&self) -> impl Iterator<Item = Range<SegId>> + '_ {
+        self.clean.iter().cloned().chain(self.stale.iter().map(|seg| *seg..*seg + 1))
     }
 
     /// Puts a segment in.
     pub fn put(&mut self, seg: SegId, is_stale: bool) {
-        let queue = if is_stale { &mut self.stale } else { &mut self.clean };
-        debug_assert!(queue.back() != Some(&seg), "segment {seg} is put in twice");
-        queue.push_back(seg);
+        if !is_stale {
+            return self.put_unused(seg..seg + 1);
+        }
+        debug_assert!(self.stale.back() != Some(&seg), "segment {seg} is put in twice");
+        self.stale.push_back(seg);
+    }
+
+    /// Puts segments without content in.
+    pub fn put_unused(&mut self, run: Range<SegId>) {
+        debug_assert!(!run.is_empty(), "no segment is put in");
+        self.clean_len += run.len();
+        match self.clean.back_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            last => {
+                debug_assert!(last.is_none_or(|l| !l.contains(&run.start)), "{run:?} is put in twice");
+                self.clean.push_back(run);
+            }
+        }
     }
 
     /// Takes one: that with old content which was freed last, if there is any. What lies below it,
@@ -52,24 +71,30 @@ impl Pool {
 
     /// Takes the first one without content.
     fn pop_clean(&mut self) -> Option<SegId> {
-        debug_assert!(self.unknown <= self.clean.len(), "{} of {} segments", self.unknown, self.clean.len());
-        let seg = self.clean.pop_front();
-        self.unknown = self.unknown.saturating_sub(usize::from(seg.is_some()));
+        debug_assert!(self.unknown <= self.clean_len, "{} of {} segments", self.unknown, self.clean_len);
+        let first = self.clean.front_mut()?;
+        let seg = first.next();
+        debug_assert!(seg.is_some(), "a run of no segments");
+        if first.start >= first.end {
+            self.clean.pop_front();
+        }
+        let taken = usize::from(seg.is_some());
+        self.clean_len -= taken;
+        self.unknown = self.unknown.saturating_sub(taken);
         seg
     }
 
     /// Takes the first so many of those without content.
     fn take_clean(&mut self, n: usize) -> impl Iterator<Item = SegId> + '_ {
-        debug_assert!(n <= self.clean.len(), "{n} of {} segments", self.clean.len());
-        self.unknown = self.unknown.saturating_sub(n);
-        self.clean.drain(..n)
+        debug_assert!(n <= self.clean_len, "{n} of {} segments", self.clean_len);
+        (0..n).map_while(|_| self.pop_clean())
     }
 
     /// Notes that what is here now was free when the volume was opened, and that so many segments
     /// with blocks of the host below them are to be kept from now on.
     pub fn opened(&mut self, kept: usize) {
         debug_assert!(!self.short, "no host is short while the volume is being opened");
-        (self.unknown, self.kept) = (self.clean.len(), kept);
+        (self.unknown, self.kept) = (self.clean_len, kept);
     }
 
     /// Has what is kept be used first, or kept.
@@ -115,7 +140,8 @@ impl Pool {
         let most = most.min(self.len() / 2);
         let stale = self.stale.len().saturating_sub(self.kept).min(most);
         let mut taken: Vec<SegId> = self.stale.drain(..stale).collect();
-        let n = self.clean.iter().take(most - stale).take_while(|s| !done.contains(s)).count();
+        let clean = self.clean.iter().cloned().flatten();
+        let n = clean.take(most - stale).take_while(|s| !done.contains(s)).count();
         taken.extend(self.take_clean(n));
         debug_assert!(taken.len() <= most, "{taken:?} of at most {most} segments");
         taken
@@ -142,6 +168,24 @@ mod tests {
         assert_eq!(pool.take_stale(1, |_| true), [2]);
         pool.put(2, false);
         assert_eq!([pool.pop(), pool.pop(), pool.pop(), pool.pop()], [Some(0), Some(3), Some(2), None]);
+    }
+
+    /// A pool of what was never used is as large as one segment, and stays so while it is used up.
+    #[test]
+    fn what_follows_each_other_is_one_run() {
+        let mut pool = Pool::default();
+        pool.put_unused(1..1_000_000);
+        pool.put_unused(1_000_000..2_000_000);
+        pool.opened(0);
+        assert_eq!((pool.len(), pool.runs().next()), (1_999_999, Some(1..2_000_000)));
+        assert_eq!(pool.runs().count(), 1);
+        let taken = pool.take_idle(3, &[].into());
+        assert_eq!((pool.pop(), &taken[..]), (Some(4), &[1, 2, 3][..]));
+        taken.into_iter().for_each(|seg| pool.put(seg, false));
+        pool.put(4, true);
+        assert_eq!(pool.runs().collect::<Vec<_>>(), [5..2_000_000, 1..4, 4..5]);
+        assert_eq!((pool.len(), pool.take_for_host(1)), (1_999_999, vec![4]));
+        assert_eq!(pool.take_for_host(2), [5, 6]);
     }
 
     /// What a full host is to be outlived with was used up like any other segment.

@@ -19,9 +19,11 @@
 //!    hold blocks of the tree alone, and the copy of block i is block i + half a segment. Both
 //!    carry the same marks, which are set and taken together: nobody else names a copy.
 //! 7. A full segment is found by how much of it lives (see `buckets`): only an open, which reads
-//!    the whole table, and a check look at all segments.
+//!    the whole table, a report and a check look at all segments.
 //! 8. Where few segments are free, blocks of full ones are given out again that 3 holds for one by
 //!    one: see `slack`.
+//! 9. What was never used has no figures (see `figures`) and is in its pool, as a run with what
+//!    lies beside it: it is free, and whatever looks at all segments looks at the others.
 //!
 //! Atomics are relaxed but three: the counts steer, and every decision that frees is made by the
 //! one checkpoint under way, after it has waited (with locks, which order memory) for all writers
@@ -30,6 +32,9 @@
 //! [`SegmentTable::info`] acquires. The third is the flag of rule 2 of `buckets`.
 
 use crate::log::buckets::{Buckets, Filed, WHOLE, bucket_of};
+pub(crate) use crate::log::figures::State;
+pub(super) use crate::log::figures::Which;
+use crate::log::figures::{Figures, Meta, Segment};
 pub(crate) use crate::log::geometry::{Geometry, SegId};
 use crate::log::pool::Pool;
 use crate::log::slack::Slack;
@@ -38,72 +43,8 @@ use lanefs_format::usage_node::{BITMAP_WORDS, PAIRED};
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::{Mutex, MutexGuard};
 use std::collections::HashSet;
-use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(crate) enum State {
-    Free = 0,
-    /// A head writes here.
-    Open = 1,
-    /// No head writes here any more.
-    Full = 2,
-    /// Superblocks and slots.
-    Reserved = 3,
-    /// In the chain of a node head, or chosen as the next of one.
-    Chain = 4,
-}
-
-impl State {
-    fn from_u8(v: u8) -> State {
-        debug_assert!(v <= State::Chain as u8, "state {v} of a segment");
-        match v {
-            0 => State::Free,
-            1 => State::Open,
-            2 => State::Full,
-            4 => State::Chain,
-            _ => State::Reserved,
-        }
-    }
-}
-
-/// The figures of a segment. On a line of its own: neighbours are written by other lanes. All are
-/// Relaxed but the state; the head of the file says why.
-#[derive(Default)]
-#[repr(align(64))]
-struct Meta {
-    /// A [`State`]. Written by whoever claims, closes or releases the segment. The Release in
-    /// [`SegmentTable::close`] has the Acquire in [`SegmentTable::info`] as its partner. The other
-    /// two stores are Relaxed: a segment goes through its pool, whose mutex orders them.
-    state: AtomicU8,
-    /// Written by the mlog that claims the segment, before it has blocks, and at open.
-    heat: AtomicU8,
-    /// Invariant 6. Written when a head claims the segment, and at open.
-    paired: AtomicBool,
-    /// The number of live marks. Written by whoever sets or takes one, behind the mark itself.
-    live: AtomicU32,
-    /// The number of marks of the tree. Written, as they are, by checkpoints alone.
-    tree: AtomicU32,
-    /// Checkpoint number current when the segment was last touched (invariant 3). Written by
-    /// whoever allocates in it or names its blocks, and only ever raised.
-    touched: AtomicU64,
-    /// Seconds since 1970. Written when the segment is claimed, and at open.
-    written: AtomicU32,
-    /// Freed and not yet discarded: the checkpoint number it was freed at; 0 otherwise. Written by
-    /// the checkpoint under way, by whoever has discarded the segment and by whoever claims it: the
-    /// pool's mutex orders them.
-    stale: AtomicU64,
-    /// Its bucket and one, or 0 for none. Written under the mutex of the buckets. Relaxed: that
-    /// orders it.
-    filed: AtomicU8,
-    /// Whether it is on a list of segments that may have to go to another bucket. Set behind every
-    /// change that may be one, and taken before the figures are read, by read-modify-writes: AcqRel
-    /// on both sides, each the other's partner (rule 2 of `buckets`).
-    noted: AtomicBool,
-}
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A segment's figures, for choosing victims.
 #[derive(Clone, Copy, Debug)]
@@ -119,9 +60,8 @@ pub(crate) struct SegInfo {
 /// The segments of an open volume: see the head of the file.
 pub(crate) struct SegmentTable {
     pub geometry: Geometry,
-    /// Words of marks a segment has, and the lines they take.
+    /// Words of marks a segment has.
     words: usize,
-    lines: usize,
     figures: Figures,
     pub(super) pools: Vec<Mutex<Pool>>,
     pub(super) counts: CachePadded<Counts>,
@@ -129,48 +69,6 @@ pub(crate) struct SegmentTable {
     in_tree: CachePadded<AtomicU64>,
     buckets: Buckets,
     pub slack: Slack,
-}
-
-/// The marks and figures of a run of segments, and of those that came after it.
-struct Figures {
-    live: Box<[Marks]>,
-    tree: Box<[Marks]>,
-    meta: Box<[Meta]>,
-    later: OnceLock<Box<Figures>>,
-}
-
-impl Figures {
-    /// Makes figures of segments that are full and unmarked, but for those that hold no log.
-    fn new(geometry: &Geometry, segments: Range<SegId>, lines: usize) -> Figures {
-        debug_assert!(lines > 0, "a segment has marks");
-        let n = segments.len() * lines;
-        let state = |s| if geometry.is_reserved(s) { State::Reserved } else { State::Full };
-        let meta = |s| Meta { state: AtomicU8::new(state(s) as u8), ..Meta::default() };
-        let meta = segments.map(meta).collect();
-        Figures { live: zeros(n), tree: zeros(n), meta, later: OnceLock::new() }
-    }
-
-    /// Returns the run that a segment belongs to, and its place there.
-    fn at(&self, seg: SegId) -> (&Figures, usize) {
-        let (mut run, mut i) = (self, seg as usize);
-        while i >= run.meta.len() {
-            let Some(later) = run.later.get() else { break };
-            i -= run.meta.len();
-            run = later;
-        }
-        debug_assert!(i < run.meta.len(), "segment {seg} is none of the table");
-        (run, i)
-    }
-
-    /// Adds a run behind all others. One thread at a time.
-    fn add(&self, new: Figures) {
-        let mut run = self;
-        while let Some(later) = run.later.get() {
-            run = later;
-        }
-        let added = run.later.set(Box::new(new));
-        debug_assert!(added.is_ok(), "one thread grows at a time");
-    }
 }
 
 /// Counts that steer who may take a segment: Relaxed, since whoever finds none in the pools is
@@ -190,36 +88,15 @@ pub(super) struct Counts {
     for_unfolded: AtomicU32,
 }
 
-/// A line of marks; the marks of a segment share none with those of another. Live ones are written
-/// by whoever maps or gives up a block, those of the tree by checkpoints alone. Relaxed: an inode's
-/// lock, or the maintenance lock, orders who sets the mark of a block and who takes it.
-#[derive(Default)]
-#[repr(align(64))]
-struct Marks([AtomicU64; 8]);
-
-/// The two kinds of marks.
-#[derive(Clone, Copy)]
-pub(super) enum Which {
-    Live,
-    Tree,
-}
-
-fn zeros(lines: usize) -> Box<[Marks]> {
-    std::iter::repeat_with(Marks::default).take(lines).collect()
-}
-
 impl SegmentTable {
-    /// Makes a table of full and unmarked segments; [`SegmentTable::fill_pools`] finds the free
-    /// ones.
+    /// Makes a table of unmarked segments; [`SegmentTable::fill_pools`] finds the free ones.
     pub fn new(geometry: Geometry) -> SegmentTable {
         let words = (geometry.segment_blocks as usize).div_ceil(64);
-        let lines = words.div_ceil(8);
         debug_assert!(words <= BITMAP_WORDS, "more marks than the usage table has bits: {words} words");
-        let figures = Figures::new(&geometry, 0..geometry.total(), lines);
+        let figures = Figures::new(0..geometry.total());
         let pools = (0..geometry.devices()).map(|_| Mutex::new(Pool::default())).collect();
         SegmentTable {
             words,
-            lines,
             figures,
             pools,
             counts: CachePadded::default(),
@@ -238,16 +115,35 @@ impl SegmentTable {
     /// into its pool. One thread at a time.
     pub fn grow(&self, blocks: u64) {
         let Some(new) = self.geometry.larger(blocks) else { return };
-        self.figures.add(Figures::new(&self.geometry, new.clone(), self.lines));
+        self.figures.add(Figures::new(new.clone()));
         self.geometry.grow(new.end);
         debug_assert_eq!(self.len(), new.end, "the new segments are the last ones");
-        new.for_each(|seg| self.release(seg));
+        self.counts.free.fetch_add(new.len() as u32, Relaxed);
+        self.pools[self.devices() - 1].lock().put_unused(new);
         self.check_invariants();
     }
 
+    /// Returns the figures of a segment that is in use, or will be.
     fn meta(&self, seg: SegId) -> &Meta {
-        let (run, i) = self.figures.at(seg);
-        &run.meta[i]
+        &self.figures.of(seg, &self.geometry).meta
+    }
+
+    /// Returns the figures of a segment, if it was ever used.
+    fn known(&self, seg: SegId) -> Option<&Meta> {
+        self.figures.get(seg).map(|s| &s.meta)
+    }
+
+    /// Returns the segments of which there are figures, in order: all that were ever used, and some
+    /// that lie beside them.
+    pub(super) fn all_known(&self) -> impl Iterator<Item = SegId> + '_ {
+        self.figures.known()
+    }
+
+    /// Has the opening ask whether a segment is needed, that nothing else may name: see
+    /// [`SegmentTable::fill_pools`].
+    pub fn give_figures(&self, seg: SegId) {
+        debug_assert!(!self.geometry.is_reserved(seg), "segment {seg} holds no log");
+        self.meta(seg);
     }
 
     pub fn devices(&self) -> usize {
@@ -290,7 +186,10 @@ impl SegmentTable {
     }
 
     pub fn info(&self, seg: SegId) -> SegInfo {
-        let m = self.meta(seg);
+        let Some(m) = self.known(seg) else {
+            let state = if self.geometry.is_reserved(seg) { State::Reserved } else { State::Free };
+            return SegInfo { state, live: 0, tree: 0, written: 0, heat: 0, touched: 0 };
+        };
         SegInfo {
             // First, and Acquire, with the Release in `close`: of a full segment the rest is not
             // older than its filling.
@@ -326,30 +225,35 @@ impl SegmentTable {
         }
     }
 
-    /// Sets or takes one mark, and returns how many changed.
-    fn mark_one(&self, which: Which, seg: SegId, i: u32, on: bool) -> u32 {
+    /// Sets or takes one mark of a segment, and returns how many changed.
+    fn mark_one(&self, s: &Segment, which: Which, i: u32, on: bool) -> u32 {
         debug_assert!(i < self.geometry.segment_blocks, "block {i} of a segment");
-        let w = self.word(which, seg, i as usize / 64);
+        let w = s.word(which, i as usize / 64);
         let bit = 1u64 << (i % 64);
         let was = if on { w.fetch_or(bit, Relaxed) } else { w.fetch_and(!bit, Relaxed) };
         u32::from((was & bit != 0) != on)
     }
 
-    /// Sets or takes the mark of a block, and of its copy (6). Returns how many changed, none if
-    /// the block's own did not.
-    fn mark(&self, which: Which, addr: BlockAddr, on: bool) -> Option<(SegId, u32)> {
+    /// Sets or takes the mark of a block, and of its copy (6). Returns the segment, its figures and
+    /// how many changed; `None` if the block's own did not.
+    fn mark(&self, which: Which, addr: BlockAddr, on: bool) -> Option<(SegId, &Meta, u32)> {
         let (seg, i) = self.geometry.locate(addr)?;
-        if !self.is_paired(seg) {
-            return Some((seg, self.mark_one(which, seg, i, on)));
-        }
-        debug_assert_eq!(self.geometry.copies, 2, "segment {seg} is paired in a volume without copies");
+        // What was never used has no mark to take.
+        let s = if on { self.figures.of(seg, &self.geometry) } else { self.figures.get(seg)? };
+        // Relaxed: as in `is_paired`.
+        let is_paired = s.meta.paired.load(Relaxed);
+        debug_assert!(
+            !is_paired || self.geometry.copies == 2,
+            "segment {seg} is paired in a volume without copies"
+        );
         let half = self.geometry.half();
-        if i >= half {
+        if is_paired && i >= half {
             return None; // A copy; what names one is damaged.
         }
-        match self.mark_one(which, seg, i, on) {
-            0 => Some((seg, 0)),
-            n => Some((seg, n + self.mark_one(which, seg, i + half, on))),
+        match self.mark_one(s, which, i, on) {
+            0 => None,
+            n if is_paired => Some((seg, &s.meta, n + self.mark_one(s, which, i + half, on))),
+            n => Some((seg, &s.meta, n)),
         }
     }
 
@@ -357,12 +261,14 @@ impl SegmentTable {
     pub fn is_paired(&self, seg: SegId) -> bool {
         // Relaxed: written before anything in the segment has an address, or before others have the
         // store.
-        self.meta(seg).paired.load(Relaxed)
+        self.known(seg).is_some_and(|m| m.paired.load(Relaxed))
     }
 
     /// Notes that a segment is paired, or not.
     pub fn set_paired(&self, seg: SegId, paired: bool) {
-        self.meta(seg).paired.store(paired && self.geometry.copies == 2, Relaxed);
+        if paired || self.known(seg).is_some() {
+            self.meta(seg).paired.store(paired && self.geometry.copies == 2, Relaxed);
+        }
     }
 
     /// Returns how many blocks the block at `addr` takes: two if it has a copy.
@@ -374,8 +280,9 @@ impl SegmentTable {
     /// Sets both marks of this very block, as a table on disk or a count has them, or takes them.
     /// Returns how many live ones changed.
     pub fn correct(&self, seg: SegId, i: u32, on: bool) -> u32 {
-        let m = self.meta(seg);
-        let (tree, live) = (self.mark_one(Which::Tree, seg, i, on), self.mark_one(Which::Live, seg, i, on));
+        let s = self.figures.of(seg, &self.geometry);
+        let m = &s.meta;
+        let (tree, live) = (self.mark_one(s, Which::Tree, i, on), self.mark_one(s, Which::Live, i, on));
         if on {
             m.tree.fetch_add(tree, Relaxed);
             m.live.fetch_add(live, Relaxed);
@@ -397,87 +304,68 @@ impl SegmentTable {
     /// Marks a block live. Returns false if it was already, or if the address is none of a log
     /// block.
     pub fn set_live(&self, addr: BlockAddr) -> bool {
-        match self.mark(Which::Live, addr, true) {
-            Some((seg, n)) if n > 0 => {
-                let m = self.meta(seg);
-                let before = m.live.fetch_add(n, Relaxed);
-                debug_assert!(
-                    before + n <= self.geometry.segment_blocks,
-                    "segment {seg}: {before} + {n} live"
-                );
-                // Written where all had died (8).
-                if before == 0 && m.filed.load(Relaxed) > 0 {
-                    self.note(seg);
-                }
-                true
-            }
-            _ => false,
+        let Some((seg, m, n)) = self.mark(Which::Live, addr, true) else { return false };
+        let before = m.live.fetch_add(n, Relaxed);
+        debug_assert!(before + n <= self.geometry.segment_blocks, "segment {seg}: {before} + {n} live");
+        // Written where all had died (8).
+        if before == 0 && m.filed.load(Relaxed) > 0 {
+            self.note(seg);
         }
+        true
     }
 
     /// Takes that mark away. Returns false if there was none.
     pub fn clear_live(&self, addr: BlockAddr) -> bool {
-        match self.mark(Which::Live, addr, false) {
-            Some((seg, n)) if n > 0 => {
-                // A block is counted before anybody else knows of it, and so before it dies.
-                let m = self.meta(seg);
-                let (before, size) = (m.live.fetch_sub(n, Relaxed), self.geometry.segment_blocks);
-                debug_assert!(before >= n, "segment {seg}: fewer live than {n}");
-                if bucket_of(before, size) != bucket_of(before - n, size) {
-                    self.note(seg);
-                }
-                true
-            }
-            _ => false,
+        let Some((seg, m, n)) = self.mark(Which::Live, addr, false) else { return false };
+        // A block is counted before anybody else knows of it, and so before it dies.
+        let (before, size) = (m.live.fetch_sub(n, Relaxed), self.geometry.segment_blocks);
+        debug_assert!(before >= n, "segment {seg}: fewer live than {n}");
+        if bucket_of(before, size) != bucket_of(before - n, size) {
+            self.note(seg);
         }
+        true
     }
 
     /// Marks a block as referred to by the tree. Returns the segment, if that changed anything.
     pub fn set_tree(&self, addr: BlockAddr) -> Option<SegId> {
-        let (seg, changed) = self.mark(Which::Tree, addr, true)?;
-        (changed > 0).then(|| {
-            let before = self.meta(seg).tree.fetch_add(changed, Relaxed);
-            debug_assert!(
-                before + changed <= self.geometry.segment_blocks,
-                "segment {seg}: {before} in the tree"
-            );
-            self.in_tree.fetch_add(u64::from(changed), Relaxed);
-            seg
-        })
+        let (seg, m, n) = self.mark(Which::Tree, addr, true)?;
+        let before = m.tree.fetch_add(n, Relaxed);
+        debug_assert!(before + n <= self.geometry.segment_blocks, "segment {seg}: {before} in the tree");
+        self.in_tree.fetch_add(u64::from(n), Relaxed);
+        Some(seg)
     }
 
     /// Takes that mark away. Returns the segment, if that changed anything.
     pub fn clear_tree(&self, addr: BlockAddr) -> Option<SegId> {
-        let (seg, changed) = self.mark(Which::Tree, addr, false)?;
-        (changed > 0).then(|| {
-            let before = self.meta(seg).tree.fetch_sub(changed, Relaxed);
-            debug_assert!(before >= changed, "segment {seg}: {before} in the tree, {changed} leave it");
-            self.in_tree.fetch_sub(u64::from(changed), Relaxed);
-            seg
-        })
+        let (seg, m, n) = self.mark(Which::Tree, addr, false)?;
+        let before = m.tree.fetch_sub(n, Relaxed);
+        debug_assert!(before >= n, "segment {seg}: {before} in the tree, {n} leave it");
+        self.in_tree.fetch_sub(u64::from(n), Relaxed);
+        Some(seg)
     }
 
     pub fn is_live(&self, addr: BlockAddr) -> bool {
-        self.geometry.locate(addr).is_some_and(|(seg, i)| {
-            self.word(Which::Live, seg, i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1
-        })
+        self.geometry
+            .locate(addr)
+            .is_some_and(|(seg, i)| self.load(Which::Live, seg, i as usize / 64) >> (i % 64) & 1 == 1)
     }
 
     pub(super) fn word(&self, which: Which, seg: SegId, w: usize) -> &AtomicU64 {
         debug_assert!(w < self.words, "word {w} of {} words of marks", self.words);
-        let (run, i) = self.figures.at(seg);
-        let bits = match which {
-            Which::Live => &run.live,
-            Which::Tree => &run.tree,
-        };
-        &bits[i * self.lines + w / 8].0[w % 8]
+        self.figures.of(seg, &self.geometry).word(which, w)
+    }
+
+    /// Returns the marks of a word; none of a segment that was never used.
+    fn load(&self, which: Which, seg: SegId, w: usize) -> u64 {
+        debug_assert!(w < self.words, "word {w} of {} words of marks", self.words);
+        self.figures.get(seg).map_or(0, |s| s.word(which, w).load(Relaxed))
     }
 
     /// Copies out the tree marks of a segment.
     pub fn tree_bits(&self, seg: SegId, out: &mut [u64]) {
         debug_assert!(out.len() >= self.words, "marks of segment {seg} are cut off");
         for (w, o) in out.iter_mut().enumerate().take(self.words) {
-            *o = self.word(Which::Tree, seg, w).load(Relaxed);
+            *o = self.load(Which::Tree, seg, w);
         }
     }
 
@@ -488,23 +376,47 @@ impl SegmentTable {
 
     /// Counts the live blocks of all segments: for an open and for checks.
     pub fn total_live(&self) -> u64 {
-        (0..self.len()).map(|s| u64::from(self.meta(s).live.load(Relaxed))).sum()
+        self.all_known().map(|s| u64::from(self.info(s).live)).sum()
     }
 
-    /// Puts every unmarked full segment into its device's pool (at open, when nobody else is
-    /// there), except those that `keep` names, and the others into their buckets.
+    /// Puts every unmarked segment into its device's pool (at open, when nobody else is there),
+    /// except those that `keep` names, and the others, which are full, into their buckets. `keep`
+    /// is asked only of segments that have figures: what was never used goes into the pool a whole
+    /// group at a time.
     pub fn fill_pools(&self, keep: impl Fn(SegId) -> bool) {
-        for seg in 0..self.len() {
-            let i = self.info(seg);
-            if i.state == State::Full && i.live == 0 && i.tree == 0 && !keep(seg) {
-                self.release(seg);
+        let mut filed = self.review();
+        debug_assert_eq!(self.free_count(), 0, "the pools were filled before");
+        for (group, has_figures) in self.figures.groups() {
+            // A few devices at the most lie in a group.
+            for (device, pool) in self.pools.iter().enumerate() {
+                let span = self.geometry.log_segments(device);
+                let here = group.start.max(span.start)..group.end.min(span.end);
+                if here.is_empty() {
+                    continue;
+                }
+                let mut pool = pool.lock();
+                if !has_figures {
+                    self.counts.free.fetch_add(here.len() as u32, Relaxed);
+                    pool.put_unused(here);
+                    continue;
+                }
+                for seg in here {
+                    let (m, i) = (self.meta(seg), self.info(seg));
+                    if i.live == 0 && i.tree == 0 && !keep(seg) {
+                        // It may have summaries.
+                        filed.note_freed(seg);
+                        self.counts.free.fetch_add(1, Relaxed);
+                        pool.put(seg, m.stale.load(Relaxed) > 0);
+                    } else {
+                        m.state.store(State::Full as u8, Relaxed);
+                        self.file(&mut filed, seg);
+                    }
+                }
             }
         }
+        drop(filed);
         // What lies below them is not known.
         self.pools.iter().for_each(|p| p.lock().opened(0));
-        let mut filed = self.review();
-        (0..self.len()).for_each(|seg| self.file(&mut filed, seg));
-        drop(filed);
         self.check_invariants();
     }
 
@@ -616,6 +528,12 @@ impl SegmentTable {
         self.buckets.filed().looked_at
     }
 
+    /// Returns what takes memory: segments that have figures, and runs of free ones.
+    #[cfg(test)]
+    pub fn held(&self) -> (usize, usize) {
+        (self.all_known().count(), self.pools.iter().map(|p| p.lock().runs().count()).sum())
+    }
+
     /// Checks the table, in debug builds: whatever is in a pool is free, unmarked, of that device,
     /// and in it once, and no segment has more marks than blocks. Others may work meanwhile.
     pub fn check_invariants(&self) {
@@ -624,11 +542,23 @@ impl SegmentTable {
         }
         for (device, pool) in self.pools.iter().enumerate() {
             let pool = pool.lock();
-            let mut seen = HashSet::with_capacity(pool.len());
-            for seg in pool.all() {
-                assert!(seen.insert(seg), "segment {seg} is twice in the pool of device {device}");
+            let span = self.geometry.log_segments(device);
+            let mut runs: Vec<_> = pool.runs().collect();
+            runs.sort_unstable_by_key(|run| run.start);
+            assert!(
+                runs.is_sorted_by(|a, b| a.end <= b.start),
+                "a segment is twice in the pool of device {device}: {runs:?}"
+            );
+            let ends = runs.first().zip(runs.last()).map(|(a, b)| a.start..b.end);
+            let is_own = ends.is_none_or(|all| span.start <= all.start && all.end <= span.end);
+            assert!(is_own, "of segments {span:?} of device {device} these are in the pool: {runs:?}");
+            assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), pool.len(), "{runs:?}");
+            // Of those that were never used there is nothing to look at.
+            let pooled = |seg: &SegId| {
+                runs.get(runs.partition_point(|run| run.end <= *seg)).is_some_and(|run| run.contains(seg))
+            };
+            for seg in self.all_known().filter(pooled) {
                 let info = self.info(seg);
-                assert_eq!(self.geometry.device(seg), device, "segment {seg} is in another's pool");
                 assert_eq!(
                     (info.state, info.live, info.tree),
                     (State::Free, 0, 0),
@@ -636,7 +566,7 @@ impl SegmentTable {
                 );
             }
         }
-        for seg in 0..self.len() {
+        for seg in self.all_known() {
             let info = self.info(seg);
             let most = info.live.max(info.tree);
             assert!(most <= self.geometry.segment_blocks, "segment {seg} has {most} marks");
@@ -698,7 +628,8 @@ impl SegmentTable {
     /// segments are short, none stays free that long.
     pub fn take_stale(&self, device: usize, checkpoint: u64, most: usize) -> Vec<SegId> {
         let mut pool = self.pools[device].lock();
-        let old = |s: SegId| (1..checkpoint).contains(&self.meta(s).stale.load(Relaxed));
+        let stale = |s| self.known(s).map_or(0, |m| m.stale.load(Relaxed));
+        let old = |s: SegId| (1..checkpoint).contains(&stale(s));
         let taken = pool.take_stale(most, old);
         debug_assert!(taken.iter().all(|s| self.info(*s).state == State::Free), "{taken:?}");
         self.count_taken(taken.len());
@@ -729,7 +660,9 @@ impl SegmentTable {
         let is_own = |s: &SegId| self.geometry.device(*s) == device && self.info(*s).state == State::Free;
         debug_assert!(segments.iter().all(is_own), "not out of the pool of device {device}: {segments:?}");
         self.counts.free.fetch_add(segments.len() as u32, Relaxed);
-        segments.iter().for_each(|&s| self.meta(s).stale.store(stale, Relaxed));
+        // What was never used has never been stale.
+        let used = |s: &&SegId| stale > 0 || self.known(**s).is_some();
+        segments.iter().filter(used).for_each(|&s| self.meta(s).stale.store(stale, Relaxed));
         let mut pool = self.pools[device].lock();
         segments.into_iter().for_each(|seg| pool.put(seg, stale > 0));
     }
@@ -769,6 +702,7 @@ impl SegmentTable {
 mod tests {
     use super::*;
     use lanefs_format::superblock::Layout;
+    use std::sync::atomic::AtomicBool;
 
     fn table() -> SegmentTable {
         let layout = Layout::new(16, 1).unwrap();
@@ -866,8 +800,9 @@ mod tests {
     #[test]
     fn a_segment_is_freed_only_without_marks_and_touches() {
         let t = table();
+        t.give_figures(6);
         t.fill_pools(|s| s == 6);
-        assert_eq!(t.free_count(), 4);
+        assert_eq!((t.free_count(), t.info(6).state, t.info(5).state), (4, State::Full, State::Free));
         let s = t.claim(0, State::Open, 1).unwrap();
         let a = t.geometry.addr(s, 3);
         assert!(t.set_live(a) && !t.set_live(a));

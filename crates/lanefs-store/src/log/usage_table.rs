@@ -2,6 +2,7 @@
 
 use crate::error::{Result, StoreError};
 use crate::log::segment::{SegId, SegmentTable, State};
+use crate::log::summaries::{NO_PARTS, Summaries};
 use crate::tree::block_io::{BlockSink, BlockSource, Owner};
 use crate::tree::radix::{Found, Radix, Tree};
 use lanefs_format::map_node::MAX_HEIGHT;
@@ -20,8 +21,10 @@ pub(crate) struct UsageTable {
     tree: Radix,
     /// Leaves whose marks changed since they were written.
     pub dirty: BTreeSet<u64>,
-    /// Per segment, where its summary is.
-    summaries: Vec<[BlockRef; SUMMARIES]>,
+    /// Where the summaries are.
+    summaries: Summaries,
+    /// The number of segments that the table has.
+    segments: u32,
     /// Summary blocks to be written anew though nothing in them changed.
     again: BTreeSet<(SegId, usize)>,
     /// Owners of data blocks that no summary has yet.
@@ -58,7 +61,8 @@ impl UsageTable {
         UsageTable {
             tree: Radix::new(Tree::Usage),
             dirty: BTreeSet::new(),
-            summaries: vec![[BlockRef::NONE; SUMMARIES]; segments as usize],
+            summaries: Summaries::default(),
+            segments,
             again: BTreeSet::new(),
             owners: Vec::new(),
         }
@@ -66,8 +70,8 @@ impl UsageTable {
 
     /// Adds segments, of which there are so many now; the new ones have no summaries.
     pub fn grow(&mut self, segments: u32) {
-        debug_assert!(segments as usize >= self.summaries.len(), "the table would lose segments");
-        self.summaries.resize(segments as usize, [BlockRef::NONE; SUMMARIES]);
+        debug_assert!(segments >= self.segments, "the table would lose segments");
+        self.segments = segments;
     }
 
     /// Reads the whole table and marks the blocks that it names: live and in the tree; its own
@@ -113,7 +117,7 @@ impl UsageTable {
     /// Checks, in debug builds, that the table has as many segments as the log, and that what is to
     /// be written is there.
     fn check_invariants(&self, segments: &SegmentTable) {
-        debug_assert_eq!(self.summaries.len(), segments.len() as usize, "summaries of other segments");
+        debug_assert_eq!(self.segments, segments.len(), "summaries of other segments");
         let last = leaf_of(segments.len().saturating_sub(1));
         debug_assert!(
             self.dirty.last().is_none_or(|leaf| *leaf <= last),
@@ -133,7 +137,9 @@ impl UsageTable {
         }
         segments.describe(seg, s.written, s.heat);
         segments.set_paired(seg, s.paired);
-        self.summaries[seg as usize] = s.summaries;
+        if s.summaries.iter().any(|r| !r.is_none()) {
+            self.summaries[seg as usize] = s.summaries;
+        }
         for i in 0..segments.geometry.segment_blocks {
             if s.bits[i as usize / 64] >> (i % 64) & 1 == 1 {
                 segments.correct(seg, i, true);
@@ -179,13 +185,12 @@ impl UsageTable {
             sink.flush_if_full()?;
         }
         for seg in segments.emptied() {
-            let s = &mut self.summaries[seg as usize];
-            if s.iter().all(|r| r.is_none()) {
+            if !self.summaries.has(seg) {
                 continue;
             }
             let i = segments.info(seg);
             if i.live == 0 && i.tree == 0 && matches!(i.state, State::Free | State::Full) {
-                for r in std::mem::take(s) {
+                for r in self.summaries.take(seg) {
                     if !r.is_none() {
                         sink.free_summary(r.addr);
                     }
@@ -278,10 +283,7 @@ impl UsageTable {
 
     /// Returns all summaries: segment, part, block.
     pub fn summaries(&self) -> Vec<(SegId, usize, BlockRef)> {
-        let all = self.summaries.iter().enumerate();
-        all.flat_map(|(seg, parts)| parts.iter().enumerate().map(move |(n, r)| (seg as SegId, n, *r)))
-            .filter(|s| !s.2.is_none())
-            .collect()
+        self.summaries.iter().collect()
     }
 
     /// Returns how many blocks hold summaries.
@@ -295,8 +297,10 @@ impl UsageTable {
 
     /// Forgets a summary that cannot be used.
     pub fn drop_summary(&mut self, seg: SegId, part: usize) {
-        if let Some(r) = self.summaries.get_mut(seg as usize).and_then(|s| s.get_mut(part)) {
-            *r = BlockRef::NONE;
+        if self.summaries.has(seg) {
+            if let Some(r) = self.summaries[seg as usize].get_mut(part) {
+                *r = BlockRef::NONE;
+            }
             self.dirty.insert(leaf_of(seg));
         }
     }
@@ -336,11 +340,8 @@ impl UsageTable {
                 out.push((r, Owner::Usage { level, index }));
             }
         }
-        for (segment, parts) in self.summaries.iter().enumerate() {
-            for (part, r) in parts.iter().enumerate() {
-                out.push((*r, Owner::Summary { segment: segment as u64, part: part as u8 }));
-            }
-        }
+        let owner = |seg, part| Owner::Summary { segment: u64::from(seg), part: part as u8 };
+        out.extend(self.summaries.iter().map(|(seg, part, r)| (r, owner(seg, part))));
         out
     }
 
@@ -374,15 +375,14 @@ impl UsageTable {
 
     /// Returns the reference of a summary block.
     pub fn summary(&self, segment: u64, part: u8) -> BlockRef {
-        let seg = usize::try_from(segment).ok().and_then(|s| self.summaries.get(s));
-        seg.and_then(|s| s.get(usize::from(part))).copied().unwrap_or_default()
+        let parts = usize::try_from(segment).map_or(&NO_PARTS, |seg| &self.summaries[seg]);
+        parts.get(usize::from(part)).copied().unwrap_or_default()
     }
 
     /// Does the same for a summary block.
     pub fn rewrite_summary(&mut self, segment: u64, part: u8, at: BlockAddr) -> bool {
         let Ok(seg) = SegId::try_from(segment) else { return false };
-        let refs = self.summaries.get(seg as usize);
-        let here = refs.and_then(|s| s.get(usize::from(part))).is_some_and(|r| r.addr == at);
+        let here = !at.is_none() && self.summary(segment, part).addr == at;
         if here {
             self.again.insert((seg, usize::from(part)));
         }

@@ -144,6 +144,7 @@ impl Recovery<'_> {
             self.engine.log.segments.total_live() - m.usage.summary_blocks(&self.engine.log.segments),
         );
         self.engine.log.space.charge(0, m.slot.unwritten);
+        scan.chain.iter().for_each(|s| self.engine.log.segments.give_figures(*s));
         let needed = |s| scan.chain.contains(&s) || self.engine.log.segments.info(s).touched > 0;
         self.engine.log.segments.fill_pools(needed);
         debug_assert!(

@@ -8,4 +8,5 @@ mod one_log_tests;
 mod pack_tests;
 mod retry_tests;
 mod room_tests;
+mod size_tests;
 mod slack_tests;
