@@ -28,6 +28,7 @@
 
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 
+mod acls;
 mod attributes;
 mod calls;
 mod dispatch;
