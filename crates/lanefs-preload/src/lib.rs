@@ -35,6 +35,7 @@ mod dispatch;
 mod environment;
 mod handing;
 mod hook;
+mod itself;
 mod life;
 mod links;
 mod opening;

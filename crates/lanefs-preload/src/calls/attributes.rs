@@ -1,13 +1,12 @@
 //! Changing attributes: modes, owners, times, sizes by path, and extended attributes.
 
-use super::status::is_empty;
 use crate::attributes::errno;
 use crate::dispatch::{by_any_fd, by_fd, by_path, by_spot};
 use crate::hook::hook;
 use crate::report::Call;
 use crate::route::Last;
 use crate::table::is_ours;
-use crate::{acls, links, volume};
+use crate::{acls, itself, links, volume};
 use lanefs::stat::SetTime;
 use lanefs::{Cred, Fs, Ino, SetAttr, Volume, times};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
@@ -38,7 +37,12 @@ unsafe fn by_inode(
         found.map(|stat| stat.ino).map_err(errno)
     };
     // SAFETY: the caller's promise.
-    unsafe { by_spot(call, at, last, |volume, spot| ours(volume, links::with(spot, volume, find)?), host) }
+    unsafe {
+        if let Some(fd) = itself::descriptor(at, if last == Last::Keep { KEEP } else { 0 }) {
+            return by_any_fd(call, fd, |v, d| ours(v, d.file.ino()));
+        }
+        by_spot(call, at, last, |volume, spot| ours(volume, links::with(spot, volume, find)?), host)
+    }
 }
 
 fn last(flags: c_int) -> Last {
@@ -58,8 +62,8 @@ unsafe fn change_at(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if is_empty(path, flags) && is_ours(dirfd) {
-            return by_any_fd(call, dirfd, |v, d| change(v, d.file.ino(), set));
+        if let Some(fd) = itself::descriptor((dirfd, path), flags) {
+            return by_any_fd(call, fd, |v, d| change(v, d.file.ino(), set));
         }
         by_inode(call, (dirfd, path), last(flags), |v, ino| change(v, ino, set), host)
     }
@@ -304,6 +308,13 @@ hook! {
     }
     /// Sets the size.
     fn truncate(path: *const c_char, len: off_t) -> c_int {
+        if let Some(fd) = itself::descriptor((HERE, path), 0) {
+            return by_any_fd(&CALL, fd, |v, d| {
+                let size = Some(u64::try_from(len).map_err(|_| libc::EINVAL)?);
+                change(v, d.file.ino(), &SetAttr { size, ..SetAttr::default() })?;
+                crate::shared::changed(d.file.ino(), 0..0).map(|()| 0)
+            });
+        }
         by_path(
             &CALL,
             (HERE, path),
