@@ -18,6 +18,7 @@ mod source;
 mod test;
 mod tidy;
 mod tsan;
+mod watched;
 
 use std::process::ExitCode;
 

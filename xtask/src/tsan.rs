@@ -3,8 +3,10 @@
 
 use crate::c_library;
 use crate::run::{cargo, root, run};
+use crate::watched;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// The target that the instrumented tests are built for; named, so that build scripts and macros
 /// are not instrumented.
@@ -33,6 +35,9 @@ const TESTS: &[(&str, &[&str], &[&str])] = &[
 /// directory.
 const PROGRAMS: &[(&str, &[&str])] =
     &[("threads", &[]), ("tour", &[]), ("fsx", &["DIR/fsx.lane", "1000", "1"]), ("served", &["DIR"])];
+
+/// The time that a program in C may take; the longest takes some ten seconds.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs them, or with arguments those of them whose names contain one; `c` stands for the programs
 /// in C. The first report fails its test.
@@ -92,7 +97,7 @@ fn programs(target: &Path) -> Result<(), String> {
         let dir = dir.display().to_string();
         let mut c = Command::new(&program);
         c.args(arguments.iter().map(|a| a.replace("DIR", &dir))).env("TSAN_OPTIONS", options());
-        run(&mut c)?;
+        watched::run(&mut c, Path::new(&dir), LIMIT)?;
     }
     std::fs::remove_dir_all(out.join("run")).map_err(told)
 }

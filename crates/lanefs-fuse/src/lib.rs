@@ -24,6 +24,8 @@
 pub mod about;
 pub mod acl;
 mod adaptor;
+#[cfg(test)]
+mod adaptor_tests;
 mod aside;
 mod blocking_hook;
 pub mod change;

@@ -133,8 +133,7 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MountConfig;
-    use crate::wire::Agreed;
+    use crate::adaptor_tests::{AGREED, adaptor_of};
     use lanefs::{MountOptions, Volume};
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -148,17 +147,8 @@ mod tests {
         lanefs_store::Store::format(std::slice::from_ref(&disk), &lanefs_store::FormatOptions::default())
             .unwrap();
         let volume = Volume::open_devices(vec![disk], &options).unwrap();
-        // It is read without an error, but what it gives is no request.
-        let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
-        let device = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
-        let agreed = Agreed {
-            writeback: true,
-            stateless: false,
-            setxattr_ext: true,
-            checks_flags: true,
-            rings: false,
-        };
-        let adaptor = Arc::new(Adaptor::new(volume, &MountConfig::default(), agreed, Arc::clone(&device)));
+        let (adaptor, device) = adaptor_of(volume, AGREED);
+        let adaptor = Arc::new(adaptor);
         let cut = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&cut);
         adaptor.when_serving_fails(Box::new(move || told.store(true, SeqCst)));

@@ -100,6 +100,14 @@ pub fn by_any_fd<T: Answer>(
     answer(volume::serve(call, |volume| f(volume, &*table::get(fd).ok_or(libc::EBADF)?)))
 }
 
+/// Returns whether a descriptor of the volume was opened with O_PATH; false where nothing can be
+/// known of it, as in a child of the process that has the volume.
+pub fn is_path_only(call: &'static Call, fd: c_int) -> bool {
+    volume::is_owner()
+        && !volume::is_inside()
+        && volume::serve(call, |_| Ok(table::get(fd).is_some_and(|d| d.path_only()))) == Ok(true)
+}
+
 /// Performs a call that has two paths: on the volume by `ours`, or on the host by `host`; EXDEV if
 /// they lie on both sides.
 ///

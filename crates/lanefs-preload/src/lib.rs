@@ -28,12 +28,14 @@
 
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 
+mod acls;
 mod attributes;
 mod calls;
 mod dispatch;
 mod environment;
 mod handing;
 mod hook;
+mod itself;
 mod life;
 mod links;
 mod opening;

@@ -65,9 +65,16 @@ pub fn absolute(volume: &Volume, spot: &Spot<'_>) -> Result<Vec<u8>, c_int> {
         Some(dir) => path_of(volume, &dir)?,
         None => Vec::new(),
     };
-    all.push(b'/');
-    all.extend_from_slice(&spot.path);
+    append(&mut all, &spot.path);
     Ok(all)
+}
+
+/// Appends a relative path to the path of a directory.
+pub fn append(dir: &mut Vec<u8>, path: &[u8]) {
+    if dir.last() != Some(&b'/') {
+        dir.push(b'/');
+    }
+    dir.extend_from_slice(path);
 }
 
 /// Where a walk ended.

@@ -4,7 +4,7 @@ use crate::attributes::errno;
 use crate::shared;
 use crate::table::Description;
 use lanefs::fs::Dir;
-use lanefs::{File, FileKind, Fs, OpenOptions};
+use lanefs::{File, FileKind, Fs, OpenOptions, Volume};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -62,6 +62,32 @@ pub fn open(fs: &Fs, path: &[u8], flags: c_int, mode: u32) -> Result<Description
         description.dir = Some(Dir::of(fs, description.file.clone()).map_err(errno)?);
     }
     Ok(description)
+}
+
+/// Opens what a description refers to once more, as by its link in /proc.
+pub fn again(volume: &Volume, fs: &Fs, d: &Description, flags: c_int) -> Result<Description, c_int> {
+    let flags = match flags & libc::O_PATH {
+        0 => flags,
+        _ => flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC),
+    };
+    if flags & libc::O_ACCMODE == libc::O_ACCMODE {
+        return Err(libc::EINVAL);
+    }
+    if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 {
+        return Err(libc::EEXIST);
+    }
+    let passed = PASSED & !(libc::O_TMPFILE & !libc::O_DIRECTORY) | libc::O_ACCMODE | libc::O_TRUNC;
+    let mut file = volume.node_open(fs.cred(), d.file.ino(), flags & passed).map_err(errno)?;
+    file.never_append();
+    let mut again = description(file, flags)?;
+    if flags & libc::O_TRUNC != 0 {
+        shared::changed(again.file.ino(), 0..0)?;
+    }
+    again.path.clone_from(&d.path);
+    if again.kind == FileKind::Dir {
+        again.dir = Some(Dir::of(fs, again.file.clone()).map_err(errno)?);
+    }
+    Ok(again)
 }
 
 /// Describes an open file that was opened with these flags, without a path.

@@ -118,6 +118,9 @@ pub fn file() -> c_int {
             if made < 0 {
                 return -1;
             }
+            // Who opens it anew past the library must not believe that something was written.
+            let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+            sys!(libc::SYS_fcntl, made, libc::F_ADD_SEALS, seals);
             let path = format!("/proc/self/fd/{made}\0");
             let flags = libc::O_PATH | libc::O_CLOEXEC;
             let opened = sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) as c_int;
@@ -126,8 +129,6 @@ pub fn file() -> c_int {
                 return own(opened);
             }
             // Without /proc: a file that can be read, is empty, and never changes.
-            let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
-            sys!(libc::SYS_fcntl, made, libc::F_ADD_SEALS, seals);
             own(made)
         }
     })

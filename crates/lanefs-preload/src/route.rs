@@ -9,6 +9,7 @@
 //! R4 Where a mount is served at the prefix, a child of the process asks the host for all of that,
 //!    which has the mount there.
 
+use crate::itself;
 use crate::raw::sys;
 use crate::settings::{Settings, below, settings};
 use crate::table::{self, Description};
@@ -64,7 +65,7 @@ pub fn cwd_open() -> Option<Arc<Description>> {
 
 /// Returns where a directory lies, that paths begin in: an absolute path of the volume, as it was
 /// when it was opened.
-fn path_of_start(start: &Start) -> Option<Vec<u8>> {
+pub fn path_of_start(start: &Start) -> Option<Vec<u8>> {
     match start {
         Start::Root => Some(Vec::new()),
         Start::Cwd => cwd_path(),
@@ -127,6 +128,16 @@ fn as_served(dirfd: c_int, path: &CStr) -> Route<'_> {
             && !contains(rest, b"/..")
         {
             return Route::Ours(Spot { start: Start::Root, path: at_root(rest) });
+        }
+        // By the link of an open directory in /proc.
+        if let Some((fd, rest)) = itself::split(path)
+            && let Some(rest) = rest.strip_prefix(b"/")
+        {
+            let rest = if rest.is_empty() { b"." } else { rest };
+            return match contains(rest, b"..") {
+                false => Route::Ours(Spot { start: Start::Dir(fd), path: rest.into() }),
+                true => from_ours(settings, Start::Dir(fd), rest),
+            };
         }
         // A path that leads below the prefix names its last component.
         return match contains(path, &settings.last) {

@@ -100,7 +100,10 @@ fn advice() -> String {
     let mounted = served::directory().map(|m| &m.dir).or(settings().and_then(|s| s.mounted.as_ref()));
     match mounted {
         Some(dir) => format!("its files are at {}, where it is mounted", shown(dir)),
-        None => "mount it instead".into(),
+        None => match settings() {
+            Some(s) => format!("use `lanefs run --mount {}`, or mount it instead", shown(&s.prefix)),
+            None => "mount it instead".into(),
+        },
     }
 }
 

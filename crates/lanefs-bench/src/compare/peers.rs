@@ -8,6 +8,7 @@ use lanefs_store::{FormatOptions, Store};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The material of the peers' devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -155,6 +156,23 @@ fn installed(program: &str) -> bool {
     path.split(':').chain(["/usr/sbin", "/sbin"]).any(|dir| Path::new(dir).join(program).is_file())
 }
 
+/// Makes a directory below `parent` that nobody else has, another thread of this process included.
+/// The number of this process is in its name.
+fn own_dir(parent: &Path, undo: &mut Undo) -> Res<PathBuf> {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: it orders nothing, each gets another number. What a process of the same number has
+    // left behind is passed over.
+    let names = std::iter::repeat_with(|| MADE.fetch_add(1, Ordering::Relaxed) + 1)
+        .map(|n| parent.join(format!("lanefs-bench-peers.{}.{n}", std::process::id())));
+    for base in names {
+        if !base.exists() {
+            undo.make_dir(&base)?;
+            return Ok(base);
+        }
+    }
+    unreachable!("there is always another number")
+}
+
 impl Ground {
     /// Makes the place for peers, of which some are mounted if `mounts`. Devices in memory are not
     /// written before, and files not opened with O_DIRECT.
@@ -162,11 +180,7 @@ impl Ground {
         let on_disk = place.medium == Medium::Disk;
         let parent = if on_disk { place.images.to_path_buf() } else { std::env::temp_dir() };
         let parent = parent.canonicalize().at(parent.display())?;
-        let base = parent.join(format!("lanefs-bench-peers.{}", std::process::id()));
-        // A second place of this process is beside its first.
-        let base =
-            (1..).map(|n| base.with_added_extension(n.to_string())).find(|b| !b.exists()).unwrap_or(base);
-        undo.make_dir(&base)?;
+        let base = own_dir(&parent, undo)?;
         if !on_disk && mounts {
             undo.mount(&base)?;
             // Images are sparse: this much is only ever taken if all peers are filled.
@@ -339,4 +353,32 @@ fn fill(mut file: &std::fs::File, bytes: u64) -> std::io::Result<()> {
 
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads that looked at once which name was free took the same one: one was refused, and took
+    /// the other's directory away when it undid what it had not made.
+    #[test]
+    fn each_thread_has_a_directory_of_its_own() {
+        let parent = tempfile::tempdir().unwrap();
+        let together = std::sync::Barrier::new(4);
+        let mut undos: Vec<Undo> = (0..4).map(|_| Undo::new().unwrap()).collect();
+        let make = |undo: &mut Undo| -> Vec<PathBuf> {
+            together.wait();
+            (0..20).map(|_| own_dir(parent.path(), undo).unwrap()).collect()
+        };
+        let mut all: Vec<PathBuf> = std::thread::scope(|s| {
+            let threads: Vec<_> = undos.iter_mut().map(|undo| s.spawn(|| make(undo))).collect();
+            threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+        });
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 80, "{all:?}");
+        assert!(all.iter().all(|d| d.is_dir()));
+        drop(undos);
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0, "all were removed again");
+    }
 }

@@ -12,6 +12,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One thing to undo.
@@ -21,6 +23,12 @@ enum Step {
     RemoveFile(PathBuf),
     RemoveDir(PathBuf),
 }
+
+/// The records of this process. Held while others are looked through.
+static MINE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// The number of the next record of this process. Relaxed: each gets another one; it orders
+/// nothing.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Everything to undo.
 pub struct Undo {
@@ -59,8 +67,11 @@ impl Undo {
     /// Makes an empty list. Undoes first what earlier runs left that are no longer alive.
     pub fn new() -> Res<Undo> {
         let dir = records()?;
-        sweep(&dir);
-        let record = dir.join(format!("{}.json", std::process::id()));
+        let mut mine = MINE.lock().unwrap_or_else(PoisonError::into_inner);
+        sweep(&dir, &mine);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let record = dir.join(format!("{}.{number}.json", std::process::id()));
+        mine.push(record.clone());
         Ok(Undo { record, steps: Vec::new() })
     }
 
@@ -98,6 +109,7 @@ impl Undo {
             }
         }
         let _ = std::fs::remove_file(&self.record);
+        debug_assert!(self.steps.is_empty(), "all were tried");
         complaints
     }
 }
@@ -107,6 +119,7 @@ impl Drop for Undo {
         for complaint in self.all() {
             eprintln!("lanefs-bench: {complaint}");
         }
+        MINE.lock().unwrap_or_else(PoisonError::into_inner).retain(|record| *record != self.record);
     }
 }
 
@@ -142,11 +155,13 @@ fn perform(step: &Step) -> Result<(), String> {
     }
 }
 
-/// Undoes what dead runs recorded.
-fn sweep(dir: &Path) {
+/// Undoes what dead runs recorded, and nothing of `mine`, which this process has recorded. What
+/// else has its number is an earlier process's.
+fn sweep(dir: &Path, mine: &[PathBuf]) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
-    for path in entries.flatten().map(|e| e.path()) {
-        let pid = path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse::<u32>().ok());
+    for path in entries.flatten().map(|e| e.path()).filter(|p| !mine.contains(p)) {
+        let name = path.file_name().and_then(|n| n.to_str()).filter(|n| n.ends_with(".json"));
+        let pid = name.and_then(|n| n.split('.').next()?.parse::<u32>().ok());
         let Some(pid) = pid else { continue };
         if pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists() {
             continue;
@@ -181,6 +196,24 @@ mod tests {
         assert!(!dir.exists() && !record.exists());
     }
 
+    /// Tests of one process each have one: the second undid what the first had recorded, as if an
+    /// earlier process of the same number had left it.
+    #[test]
+    fn one_process_has_several_at_once() {
+        let base = tempfile::tempdir().unwrap();
+        let mut first = Undo::new().unwrap();
+        first.make_dir(&base.path().join("first")).unwrap();
+        let mut second = Undo::new().unwrap();
+        assert!(base.path().join("first").exists(), "the second has undone the first's");
+        second.make_dir(&base.path().join("second")).unwrap();
+        assert!(first.record.exists() && second.record.exists() && first.record != second.record);
+        drop(second);
+        assert!(base.path().join("first").exists() && !base.path().join("second").exists());
+        assert!(first.record.exists(), "a later run would not know of it");
+        drop(first);
+        assert!(!base.path().join("first").exists());
+    }
+
     #[test]
     fn every_user_has_records_of_its_own() {
         assert_eq!(place(None, 0), Path::new("/run/lanefs-bench"));
@@ -195,9 +228,9 @@ mod tests {
         let dir = base.path().join("left");
         std::fs::create_dir(&dir).unwrap();
         // The largest process id there can be: nobody.
-        let record = base.path().join("4194304.json");
+        let record = base.path().join("4194304.2.json");
         std::fs::write(&record, serde_json::to_vec(&vec![Step::RemoveDir(dir.clone())]).unwrap()).unwrap();
-        sweep(base.path());
+        sweep(base.path(), &[]);
         assert!(!dir.exists() && !record.exists());
     }
 }

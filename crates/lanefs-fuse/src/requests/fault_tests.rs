@@ -8,9 +8,9 @@
 //! `LANEFS_FAULT_SEED` make it longer.
 
 use super::*;
-use crate::MountConfig;
+use crate::adaptor_tests::{AGREED, adaptor_of};
 use crate::wire::abi::{IN_HEADER, OUT_HEADER, WRITE_CACHE};
-use crate::wire::{Agreed, Device, ReplyBuffer};
+use crate::wire::{Agreed, ReplyBuffer};
 use lanefs::{MountOptions, Volume};
 use lanefs_store::device::{
     Crash, Device as Medium, Fate, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, Recorder, When,
@@ -129,12 +129,9 @@ fn run(seed: u64) {
     let faulty = Arc::new(FaultyDevice::new(recorder.wrap(device), Plan::none()));
     let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
     let volume = Volume::open_devices(vec![faulty.clone() as Arc<dyn Medium>], &options).unwrap();
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
-    let wire = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
     let writeback = rng.below(2) == 0;
     let stateless = !writeback && rng.below(2) == 0;
-    let agreed = Agreed { writeback, stateless, setxattr_ext: false, checks_flags: true, rings: false };
-    let adaptor = Adaptor::new(volume.clone(), &MountConfig::default(), agreed, wire.clone());
+    let (adaptor, wire) = adaptor_of(volume.clone(), Agreed { writeback, stateless, ..AGREED });
     let mut server = Server { adaptor, origin: Origin::Device(wire), unique: 0 };
     let cached = if writeback { WRITE_CACHE } else { 0 };
     let mut files: Vec<File> = (0..FILES)

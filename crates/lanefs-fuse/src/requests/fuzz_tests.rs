@@ -6,9 +6,9 @@
 //! `LANEFS_FUZZ_CASES` makes it longer.
 
 use super::*;
-use crate::MountConfig;
+use crate::adaptor_tests::{AGREED, adaptor_of};
 use crate::wire::abi::{IN_HEADER, OUT_HEADER};
-use crate::wire::{Agreed, Device, ReplyBuffer};
+use crate::wire::{Agreed, ReplyBuffer};
 use lanefs::{Ino, MountOptions, Volume};
 use lanefs_sync::random;
 use std::sync::Arc;
@@ -140,17 +140,14 @@ fn run(seed: u64, requests: u64) {
     let format = lanefs_store::FormatOptions { mode: 0o777, ..lanefs_store::FormatOptions::default() };
     lanefs_store::Store::format(std::slice::from_ref(&device), &format).unwrap();
     let volume = Volume::open_devices(vec![device], &options).unwrap();
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
-    let wire = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
     let writeback = rng.below(2) == 0;
     let agreed = Agreed {
         writeback,
         stateless: !writeback && rng.below(2) == 0,
         setxattr_ext: rng.below(2) == 0,
-        checks_flags: true,
-        rings: false,
+        ..AGREED
     };
-    let adaptor = Adaptor::new(volume.clone(), &MountConfig::default(), agreed, wire.clone());
+    let (adaptor, wire) = adaptor_of(volume.clone(), agreed);
     let most = 1 << 17;
     let mut bytes_out = ReplyBuffer::new(most);
     let origin = Origin::Device(wire);

@@ -229,8 +229,7 @@ fn word_of(pid: u32, address: u64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MountConfig;
-    use crate::wire::{Agreed, Device};
+    use crate::adaptor_tests::{AGREED, adaptor_of};
     use lanefs::Volume;
 
     /// What no test on a mount sees since Linux 6.9, and the sizes of the others.
@@ -238,16 +237,7 @@ mod tests {
     fn identity_is_told_in_the_sizes_of_the_commands() {
         let volume = Volume::in_memory(16 << 20).unwrap();
         volume.set_label("home").unwrap();
-        let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
-        let wire = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
-        let agreed = Agreed {
-            writeback: true,
-            stateless: false,
-            setxattr_ext: false,
-            checks_flags: true,
-            rings: false,
-        };
-        let adaptor = Adaptor::new(volume.clone(), &MountConfig::default(), agreed, wire);
+        let (adaptor, _) = adaptor_of(volume.clone(), AGREED);
         let told = uuid(&adaptor);
         assert_eq!((told[0], &told[1..]), (16, &volume.info().uuid[..]));
         assert_eq!(label(&adaptor)[..6], *b"home\0\0");

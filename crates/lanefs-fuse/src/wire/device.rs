@@ -81,7 +81,8 @@ impl Device {
                 Ok(n) => Ok(Some(n)),
                 // ENOENT: the request was withdrawn before it could be read.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
-                Err(Errno::NODEV) => Ok(None),
+                // ECONNABORTED: it was cut off.
+                Err(Errno::NODEV | Errno::CONNABORTED) => Ok(None),
                 Err(e) => Err(e.into()),
             };
         }
@@ -154,5 +155,55 @@ impl Device {
         bytes.extend_from_slice(&[0; 8]);
         bytes.extend_from_slice(body);
         self.send(&bytes).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Abort;
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+    /// Unmounts, also when the test fails: nobody would answer who looks at the mount.
+    struct Mounted(tempfile::TempDir);
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = unmount(self.0.path(), UnmountFlags::DETACH);
+        }
+    }
+
+    /// Which of two errors says that a connection was cut depends on what the kernel was told; the
+    /// mount of a program ended with one of them as a failure.
+    #[test]
+    fn a_connection_that_was_cut_has_ended() {
+        const ABORT_ERROR: u32 = 1 << 21;
+        for flags in [0, ABORT_ERROR] {
+            let dir = Mounted(tempfile::tempdir().unwrap());
+            let Ok(device) = Device::open() else {
+                return eprintln!("/dev/fuse cannot be opened: not tested");
+            };
+            let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.0.as_raw_fd());
+            let options = std::ffi::CString::new(options).unwrap();
+            if let Err(e) = mount("cut", dir.0.path(), "fuse", MountFlags::NOSUID, Some(&*options)) {
+                return eprintln!("this user may not mount ({e}): not tested");
+            }
+            let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let row = table.lines().find(|l| l.split(' ').nth(4) == dir.0.path().to_str()).unwrap();
+            let number = row.split(' ').nth(2).and_then(|n| n.split_once(':')).unwrap();
+            let mut buffer = vec![0; request_bytes(4096)];
+            assert!(device.receive(&mut buffer).unwrap().is_some(), "the kernel asks first");
+            let mut answer = vec![0; OUT_HEADER + 64];
+            let (len, unique) = (answer.len() as u32, buffer[8..16].to_vec());
+            answer[..4].copy_from_slice(&len.to_ne_bytes());
+            answer[8..16].copy_from_slice(&unique);
+            for (word, value) in [(0, 7_u32), (1, 31), (3, flags), (5, 4096)] {
+                answer[OUT_HEADER + word * 4..][..4].copy_from_slice(&value.to_ne_bytes());
+            }
+            assert!(device.send(&answer).unwrap());
+            let abort = Abort::open((number.0.parse().unwrap(), number.1.parse().unwrap())).unwrap();
+            abort.cut().unwrap();
+            assert_eq!(device.receive(&mut buffer).unwrap(), None, "flags {flags:x}");
+        }
     }
 }

@@ -1,13 +1,12 @@
 //! Changing attributes: modes, owners, times, sizes by path, and extended attributes.
 
-use super::status::is_empty;
 use crate::attributes::errno;
-use crate::dispatch::{by_any_fd, by_fd, by_path};
+use crate::dispatch::{by_any_fd, by_fd, by_path, by_spot};
 use crate::hook::hook;
 use crate::report::Call;
 use crate::route::Last;
 use crate::table::is_ours;
-use crate::volume;
+use crate::{acls, itself, links, volume};
 use lanefs::stat::SetTime;
 use lanefs::{Cred, Fs, Ino, SetAttr, Volume, times};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
@@ -18,7 +17,32 @@ const KEEP: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
 /// Changes attributes of an inode as the program may.
 fn change(volume: &Volume, ino: Ino, set: &SetAttr) -> Result<c_int, c_int> {
-    volume.node_setattr(volume::view(volume).cred(), ino, set).map(|_| 0).map_err(errno)
+    acls::change(volume, ino, set).map(|()| 0).map_err(errno)
+}
+
+/// Performs a call on the inode that a path names, or on the host. There is one walk: a name that
+/// is replaced meanwhile gets no other file changed.
+///
+/// # Safety
+/// The path is NULL or ends in a NUL.
+unsafe fn by_inode(
+    call: &'static Call,
+    at: (c_int, *const c_char),
+    last: Last,
+    ours: impl Fn(&Volume, Ino) -> Result<c_int, c_int>,
+    host: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    let find = |fs: &Fs, p: &[u8]| {
+        let found = if last == Last::Keep { fs.lstat(p) } else { fs.stat(p) };
+        found.map(|stat| stat.ino).map_err(errno)
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(fd) = itself::descriptor(at, if last == Last::Keep { KEEP } else { 0 }) {
+            return by_any_fd(call, fd, |v, d| ours(v, d.file.ino()));
+        }
+        by_spot(call, at, last, |volume, spot| ours(volume, links::with(spot, volume, find)?), host)
+    }
 }
 
 fn last(flags: c_int) -> Last {
@@ -38,18 +62,10 @@ unsafe fn change_at(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if is_empty(path, flags) && is_ours(dirfd) {
-            return by_any_fd(call, dirfd, |v, d| change(v, d.file.ino(), set));
+        if let Some(fd) = itself::descriptor((dirfd, path), flags) {
+            return by_any_fd(call, fd, |v, d| change(v, d.file.ino(), set));
         }
-        let follow = flags & KEEP == 0;
-        // One walk: a name that is replaced meanwhile gets no other file changed.
-        by_path(
-            call,
-            (dirfd, path),
-            last(flags),
-            |fs, p| fs.set_attr(p, follow, set).map(|_| 0).map_err(errno),
-            host,
-        )
+        by_inode(call, (dirfd, path), last(flags), |v, ino| change(v, ino, set), host)
     }
 }
 
@@ -292,6 +308,13 @@ hook! {
     }
     /// Sets the size.
     fn truncate(path: *const c_char, len: off_t) -> c_int {
+        if let Some(fd) = itself::descriptor((HERE, path), 0) {
+            return by_any_fd(&CALL, fd, |v, d| {
+                let size = Some(u64::try_from(len).map_err(|_| libc::EINVAL)?);
+                change(v, d.file.ino(), &SetAttr { size, ..SetAttr::default() })?;
+                crate::shared::changed(d.file.ino(), 0..0).map(|()| 0)
+            });
+        }
         by_path(
             &CALL,
             (HERE, path),
@@ -331,22 +354,21 @@ hook! {
     }
     /// Sets an extended attribute.
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
-        by_path(&CALL, (HERE, path), Last::Follow,
-            |fs, p| take_value(|key, value| fs.setxattr(p, key, value, flags), key, value, len),
+        by_inode(&CALL, (HERE, path), Last::Follow,
+            |v, ino| take_value(|key, value| acls::set_xattr(v, ino, key, value, flags), key, value, len),
             |_, p| real(p, key, value, len, flags))
     }
     /// Sets an extended attribute of a link.
     fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
-        by_path(&CALL, (HERE, path), Last::Keep,
-            |fs, p| take_value(|key, value| fs.lsetxattr(p, key, value, flags), key, value, len),
+        by_inode(&CALL, (HERE, path), Last::Keep,
+            |v, ino| take_value(|key, value| acls::set_xattr(v, ino, key, value, flags), key, value, len),
             |_, p| real(p, key, value, len, flags))
     }
     /// Sets an extended attribute of an open file.
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         if !is_ours(fd) { return real(fd, key, value, len, flags); }
         by_fd(&CALL, fd, |v, d| {
-            let set = |key: &[u8], value: &[u8]| v.node_setxattr(cred(v), d.file.ino(), key, value, flags);
-            take_value(set, key, value, len)
+            take_value(|key, value| acls::set_xattr(v, d.file.ino(), key, value, flags), key, value, len)
         })
     }
     /// Lists extended attributes.
@@ -366,17 +388,17 @@ hook! {
     }
     /// Removes an extended attribute.
     fn removexattr(path: *const c_char, key: *const c_char) -> c_int {
-        by_path(&CALL, (HERE, path), Last::Follow, |fs, p| drop_one(|key| fs.removexattr(p, key), key),
-            |_, p| real(p, key))
+        by_inode(&CALL, (HERE, path), Last::Follow,
+            |v, ino| drop_one(|key| acls::remove_xattr(v, ino, key), key), |_, p| real(p, key))
     }
     /// Removes an extended attribute of a link.
     fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int {
-        by_path(&CALL, (HERE, path), Last::Keep, |fs, p| drop_one(|key| fs.lremovexattr(p, key), key),
-            |_, p| real(p, key))
+        by_inode(&CALL, (HERE, path), Last::Keep,
+            |v, ino| drop_one(|key| acls::remove_xattr(v, ino, key), key), |_, p| real(p, key))
     }
     /// Removes an extended attribute of an open file.
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
         if !is_ours(fd) { return real(fd, key); }
-        by_fd(&CALL, fd, |v, d| drop_one(|key| v.node_removexattr(cred(v), d.file.ino(), key), key))
+        by_fd(&CALL, fd, |v, d| drop_one(|key| acls::remove_xattr(v, d.file.ino(), key), key))
     }
 }

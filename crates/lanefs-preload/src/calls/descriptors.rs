@@ -2,7 +2,7 @@
 
 use super::{locks, open, standard};
 use crate::attributes::errno;
-use crate::dispatch::{by_any_fd, by_fd};
+use crate::dispatch::{by_any_fd, by_fd, is_path_only};
 use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::table::{self, is_ours};
@@ -161,7 +161,7 @@ hook! {
         const FIOCLEX: c_ulong = 0x5451;
         const FIONCLEX: c_ulong = 0x5450;
         match request {
-            FIOCLEX | FIONCLEX => {
+            FIOCLEX | FIONCLEX if !is_path_only(&CALL, fd) => {
                 let flag = if request == FIOCLEX { libc::FD_CLOEXEC } else { 0 };
                 crate::raw::sys!(libc::SYS_fcntl, fd, libc::F_SETFD, flag) as c_int
             }
@@ -171,13 +171,13 @@ hook! {
     /// Returns whether it is a terminal: no.
     fn isatty(fd: c_int) -> c_int {
         if !is_ours(fd) { return real(fd); }
-        crate::hook::set_errno(libc::ENOTTY);
+        crate::hook::set_errno(if is_path_only(&CALL, fd) { libc::EBADF } else { libc::ENOTTY });
         0
     }
     /// Asks for the settings of a terminal, which it is not.
     fn tcgetattr(fd: c_int, to: *mut libc::termios) -> c_int {
         if !is_ours(fd) { return real(fd, to); }
-        answer(Err(libc::ENOTTY))
+        answer(Err(if is_path_only(&CALL, fd) { libc::EBADF } else { libc::ENOTTY }))
     }
 }
 
@@ -208,6 +208,7 @@ unsafe fn control(call: &'static Call, fd: c_int, command: c_int, argument: usiz
             };
             locks::range(d, command, lock)
         }),
+        _ if is_path_only(call, fd) => answer(Err(libc::EBADF)),
         libc::F_GETOWN => answer(Ok(0)),
         // How long what is written will live. There is one for each file, none for a descriptor.
         SET_HINT | SET_FILE_HINT => by_fd(call, fd, |_, d| {

@@ -151,11 +151,11 @@ hook! {
         if !is_ours(fd) { return real(fd); }
         answer(volume::serve(&CALL, |_| {
             let description = table::get(fd).ok_or(libc::EBADF)?;
-            if description.path_only() {
-                return Err(libc::EBADF);
-            }
             if description.kind != FileKind::Dir {
                 return Err(libc::ENOTDIR);
+            }
+            if description.path_only() {
+                return Err(libc::EBADF);
             }
             Ok(publish(fd, description))
         }))

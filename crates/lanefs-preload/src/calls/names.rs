@@ -6,11 +6,12 @@ use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::route::{Last, Route, route};
 use crate::settings::settings;
-use crate::table::{self, is_ours};
-use crate::{links, volume};
+use crate::table::{self, Description, is_ours};
+use crate::{itself, links, volume};
 use lanefs::{FileKind, Fs};
 use libc::{dev_t, mode_t, size_t, ssize_t};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
+use std::sync::Arc;
 
 const HERE: c_int = libc::AT_FDCWD;
 
@@ -56,9 +57,12 @@ fn descriptor_link(path: *const c_char) -> Option<Vec<u8>> {
     }
     // SAFETY: not NULL; ends in a NUL as all paths do.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let number = path.strip_prefix(b"/proc/self/fd/").or_else(|| path.strip_prefix(b"/dev/fd/"))?;
-    let fd: c_int = std::str::from_utf8(number).ok()?.parse().ok()?;
-    let d = is_ours(fd).then(|| table::get(fd)).flatten()?;
+    let (fd, rest) = itself::split(path)?;
+    // The link of /dev/stdin is the host's own, to one in /proc.
+    if !rest.is_empty() || path.starts_with(b"/dev/std") {
+        return None;
+    }
+    let d = table::get(fd)?;
     let mut all = settings()?.prefix.clone();
     all.extend_from_slice(&d.path);
     Some(all)
@@ -79,6 +83,12 @@ enum Resolved {
 unsafe fn resolved(call: &'static Call, path: *const c_char) -> Resolved {
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(path) };
+    // SAFETY: the caller's promise.
+    if let Some(fd) = unsafe { itself::descriptor((HERE, path), 0) } {
+        let prefix = || settings().map(|s| s.prefix.clone()).ok_or(libc::EIO);
+        let of = |d: &Arc<Description>| Ok([prefix()?, d.path.clone()].concat());
+        return Resolved::Ours(volume::serve(call, |_| of(&table::get(fd).ok_or(libc::ENOENT)?)));
+    }
     let spot = match route(HERE, text) {
         Route::Ours(spot) => spot,
         Route::HostPath(there) => return Resolved::Host(there),
@@ -207,14 +217,12 @@ hook! {
     }
     /// Adds a name beginning at directories.
     fn linkat(from: c_int, old: *const c_char, to: c_int, new: *const c_char, flags: c_int) -> c_int {
-        if super::status::is_empty(old, flags) && is_ours(from) {
-            return link_open(&CALL, from, (to, new));
-        }
-        // As programs name a file that was opened with O_TMPFILE.
-        if flags & libc::AT_SYMLINK_FOLLOW != 0 && let Some(fd) = descriptor_number(old) {
+        let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+        // By its link programs name a file that was opened with O_TMPFILE.
+        let keep = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+        if let Some(fd) = itself::descriptor((from, old), flags | keep) {
             return link_open(&CALL, fd, (to, new));
         }
-        let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let last = if follow { Last::Follow } else { Last::Keep };
         by_two_paths(&CALL, (from, old), (to, new), last, |fs, a, b| link_to(fs, a, b, follow),
             |a, b| real(a.0, a.1, b.0, b.1, flags))
@@ -305,12 +313,4 @@ hook! {
     fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
         realpath(path, std::ptr::null_mut())
     }
-}
-
-/// Returns the number in the path of a descriptor's link in /proc, if it is one of the volume.
-fn descriptor_number(path: *const c_char) -> Option<c_int> {
-    descriptor_link(path)?;
-    // SAFETY: `descriptor_link` has looked at it.
-    let path = unsafe { CStr::from_ptr(path) }.to_str().ok()?;
-    path.rsplit('/').next()?.parse().ok()
 }

@@ -1,12 +1,12 @@
 //! Opening.
 
 use super::standard;
-use crate::dispatch::by_spot;
+use crate::dispatch::{by_any_fd, by_spot};
 use crate::hook::hook;
 use crate::report::Call;
-use crate::route::{Last, Spot};
+use crate::route::{self, Last, Spot, Start};
 use crate::table::{self, Description};
-use crate::{links, opening, placeholder, served, volume};
+use crate::{itself, links, opening, placeholder, served, volume};
 use lanefs::{FileKind, Volume};
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -20,6 +20,11 @@ pub fn describe(volume: &Volume, spot: &Spot<'_>, flags: c_int, mode: u32) -> Re
     } else if served::directory().is_some() {
         // By which it is opened through the mount, if a child is to have it.
         description.path = links::absolute(volume, spot).unwrap_or_default();
+    } else if spot.start != Start::Root {
+        // What its link in /proc shows.
+        let mut path = route::path_of_start(&spot.start).unwrap_or_default();
+        links::append(&mut path, &spot.path);
+        description.path = path;
     }
     Ok(description)
 }
@@ -50,7 +55,16 @@ pub unsafe fn open_at(
         number(description, 0, flags & libc::O_CLOEXEC != 0)
     };
     // SAFETY: the caller's promise.
-    unsafe { by_spot(call, at, last, ours, host) }
+    unsafe {
+        let keep = if last == Last::Keep && !exclusive { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+        if let Some(fd) = itself::descriptor(at, keep) {
+            return by_any_fd(call, fd, |volume, d| {
+                let again = opening::again(volume, volume::view(volume), d, flags)?;
+                number(Arc::new(again), 0, flags & libc::O_CLOEXEC != 0)
+            });
+        }
+        by_spot(call, at, last, ours, host)
+    }
 }
 
 hook! {

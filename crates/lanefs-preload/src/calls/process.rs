@@ -13,13 +13,13 @@ use crate::report::Call;
 use crate::route::{self, Route, route};
 use crate::settings::{Mount, Settings, settings};
 use crate::table::{self, Description, is_ours};
-use crate::{handing, opening, placeholder, served, volume};
+use crate::{handing, links, opening, placeholder, served, volume};
 use lanefs::Ino;
 use std::arch::naked_asm;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An environment with the library and its settings.
 struct Environment {
@@ -139,7 +139,78 @@ unsafe fn with_library(environment: Strings, is_owner: bool) -> Option<Environme
     Some(Environment { own, all })
 }
 
-/// Returns whether a program lies in the volume, from where the kernel cannot start it.
+/// Where a program lies that is to be started.
+enum Lies {
+    /// On the host, by the path that was given.
+    Host,
+    /// On the host, by another path: a link of the volume leads there.
+    HostAt(CString),
+}
+
+impl Lies {
+    /// Returns the path to start it by.
+    fn path(&self, given: *const c_char) -> *const c_char {
+        match self {
+            Lies::Host => given,
+            Lies::HostAt(path) => path.as_ptr(),
+        }
+    }
+}
+
+/// Finds out where a program lies.
+///
+/// # Errors
+/// EACCES: in the volume, from where the kernel cannot start it. Those of the walk.
+///
+/// # Safety
+/// The path is NULL or ends in a NUL.
+unsafe fn lies(call: &'static Call, (dirfd, path): (c_int, *const c_char)) -> Result<Lies, c_int> {
+    if path.is_null() {
+        return Ok(Lies::Host);
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(path) };
+    let spot = match route(dirfd, text) {
+        Route::Host => return Ok(Lies::Host),
+        Route::HostPath(to) => return Ok(Lies::HostAt(to)),
+        Route::Ours(spot) => spot,
+    };
+    if !volume::is_owner() {
+        return Err(call.refuse(libc::EACCES));
+    }
+    let to = volume::serve(call, |v| match links::with(&spot, v, |fs, p| fs.stat(p).map_err(errno)) {
+        Ok(_) => Ok(None),
+        Err(_) => links::canonical(v, &spot).map(|(to, is_host)| is_host.then_some(to)),
+    })?;
+    match to.and_then(|to| CString::new(to).ok()) {
+        Some(to) => Ok(Lies::HostAt(to)),
+        None => {
+            say_once(text);
+            Err(call.refuse(libc::EACCES))
+        }
+    }
+}
+
+/// Says why a program of the volume is not started.
+fn say_once(path: &CStr) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let path = path.to_string_lossy();
+    volume::say(&match served::is_at_prefix() {
+        true => format!(
+            "{path}: a program that lies in the volume cannot take the place of the process which \
+             has it: EACCES; start it as a child"
+        ),
+        false => format!(
+            "{path}: a program that lies in the volume is not started from there: EACCES; its \
+             interpreter may be: `python3 FILE`, `sh FILE`"
+        ),
+    });
+}
+
+/// Returns whether a path is not the host's.
 ///
 /// # Safety
 /// The path is NULL or ends in a NUL.
@@ -156,13 +227,16 @@ unsafe fn replace(
     call: &'static Call,
     (dirfd, path): (c_int, *const c_char),
     environment: Strings,
-    real: impl FnOnce(Strings) -> c_int,
+    real: impl Fn(*const c_char, Strings) -> c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if is_in_volume(dirfd, path) {
-            return answer(Err(call.refuse(libc::EACCES)));
-        }
+        let lies = match lies(call, (dirfd, path)) {
+            Ok(lies) => lies,
+            Err(e) => return answer(Err(e)),
+        };
+        let path = lies.path(path);
+        let real = |environment| real(path, environment);
         if !volume::is_owner() {
             return match for_child(environment) {
                 Some(with) => real(with.all.as_ptr()),
@@ -204,17 +278,23 @@ unsafe fn beside(
     call: &'static Call,
     path: *const c_char,
     environment: Strings,
-    real: impl FnOnce(Strings) -> c_int,
+    real: impl Fn(*const c_char, Strings) -> c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if is_in_volume(libc::AT_FDCWD, path) && !served::is_at_prefix() {
-            return call.refuse(libc::EACCES);
-        }
+        // By a mount at the prefix the child finds it there.
+        let lies = match served::is_at_prefix() {
+            true => Lies::Host,
+            false => match lies(call, (libc::AT_FDCWD, path)) {
+                Ok(lies) => lies,
+                Err(e) => return e,
+            },
+        };
+        let path = lies.path(path);
         handing::before_fork();
         match for_child(environment) {
-            Some(with) => real(with.all.as_ptr()),
-            None => real(environment),
+            Some(with) => real(path, with.all.as_ptr()),
+            None => real(path, environment),
         }
     }
 }
@@ -272,7 +352,7 @@ pub fn take_over(handed: &str) {
 hook! {
     /// Starts another program.
     fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
-        replace(&CALL, (libc::AT_FDCWD, path), environment, |e| real(path, arguments, e))
+        replace(&CALL, (libc::AT_FDCWD, path), environment, |p, e| real(p, arguments, e))
     }
     /// Starts another program.
     fn execv(path: *const c_char, arguments: Strings) -> c_int {
@@ -282,7 +362,7 @@ hook! {
     fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
         let has_slash = !file.is_null() && CStr::from_ptr(file).to_bytes().contains(&b'/');
         let place = if has_slash { file } else { std::ptr::null() };
-        replace(&CALL, (libc::AT_FDCWD, place), environment, |e| real(file, arguments, e))
+        replace(&CALL, (libc::AT_FDCWD, place), environment, |p, e| real(if p.is_null() { file } else { p }, arguments, e))
     }
     /// Starts another program that is looked for.
     fn execvp(file: *const c_char, arguments: Strings) -> c_int {
@@ -291,24 +371,26 @@ hook! {
     /// Starts another program by its descriptor.
     fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
         if is_ours(fd) { return answer(Err(CALL.refuse(libc::EACCES))); }
-        replace(&CALL, (fd, std::ptr::null()), environment, |e| real(fd, arguments, e))
+        replace(&CALL, (fd, std::ptr::null()), environment, |_, e| real(fd, arguments, e))
     }
     /// Starts another program beginning at a directory.
     fn execveat(dirfd: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int {
         if is_ours(dirfd) { return answer(Err(CALL.refuse(libc::EACCES))); }
-        replace(&CALL, (dirfd, path), environment, |e| real(dirfd, path, arguments, e, flags))
+        replace(&CALL, (dirfd, path), environment, |p, e| real(dirfd, p, arguments, e, flags))
     }
     /// Starts another program beside this one; answers the errno itself.
     fn posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Strings, environment: Strings) -> c_int {
-        beside(&CALL, path, environment, |e| real(pid, path, actions, attributes, arguments, e))
+        beside(&CALL, path, environment, |p, e| real(pid, p, actions, attributes, arguments, e))
     }
     /// Starts another program that is looked for; answers the errno itself.
     fn posix_spawnp(pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Strings, environment: Strings) -> c_int {
         let has_slash = !file.is_null() && CStr::from_ptr(file).to_bytes().contains(&b'/');
         let place = if has_slash { file } else { std::ptr::null() };
-        beside(&CALL, place, environment, |e| real(pid, file, actions, attributes, arguments, e))
+        beside(&CALL, place, environment, |p, e| {
+            real(pid, if p.is_null() { file } else { p }, actions, attributes, arguments, e)
+        })
     }
     /// Has a program that will be started open a file: none of the volume, which is another
     /// process's then, but through a mount at the prefix.

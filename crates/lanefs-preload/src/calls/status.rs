@@ -5,23 +5,14 @@ use crate::dispatch::{by_any_fd, by_path};
 use crate::hook::{answer, hook};
 use crate::report::Call;
 use crate::route::Last;
-use crate::table::is_ours;
-use crate::volume;
-use lanefs::{Cred, Fs, Ino};
+use crate::table::{Description, is_ours};
+use crate::{itself, volume};
+use lanefs::{Cred, Fs, Ino, Volume};
 use libc::{stat as Stat, statfs as StatFs, statvfs as StatVfs, statx as Statx};
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint};
 
 /// The number of the root's inode.
 const ROOT: Ino = Ino(1);
-
-/// Returns whether a call with AT_EMPTY_PATH is about the descriptor itself.
-///
-/// # Safety
-/// The path is NULL or ends in a NUL.
-pub unsafe fn is_empty(path: *const c_char, flags: c_int) -> bool {
-    // SAFETY: the caller's promise.
-    flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0)
-}
 
 /// Looks at a path, or at a descriptor.
 ///
@@ -36,8 +27,8 @@ unsafe fn look(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if is_empty(path, flags) && is_ours(dirfd) {
-            return by_any_fd(call, dirfd, |_, d| put(to, attributes::stat(&d.file.stat().map_err(errno)?)));
+        if let Some(fd) = itself::descriptor((dirfd, path), flags) {
+            return by_any_fd(call, fd, |_, d| put(to, attributes::stat(&d.file.stat().map_err(errno)?)));
         }
         let keep = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
         let last = if keep { Last::Keep } else { Last::Follow };
@@ -62,6 +53,11 @@ fn may(fs: &Fs, path: &[u8], mode: c_int, effective: bool, keep: bool) -> Result
     let real = (!same).then(|| fs.with_cred(Cred { uid, gid, ..fs.cred().clone() }));
     let fs = real.as_ref().unwrap_or(fs);
     if keep { fs.laccess(path, mode) } else { fs.access(path, mode) }.map(|()| 0).map_err(errno)
+}
+
+/// Checks rights on an open file.
+fn may_open(volume: &Volume, d: &Description, mode: c_int) -> Result<c_int, c_int> {
+    volume.node_access(volume::view(volume).cred(), d.file.ino(), mode).map(|()| 0).map_err(errno)
 }
 
 /// Answers pathconf(3).
@@ -154,8 +150,8 @@ hook! {
     /// Looks at a file, with what newer kernels tell.
     fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut Statx) -> c_int {
         let fill = |s: lanefs::Stat| put(to, attributes::statx(&s, s.ino == ROOT));
-        if is_empty(path, flags) && is_ours(dirfd) {
-            return by_any_fd(&CALL, dirfd, |_, d| fill(d.file.stat().map_err(errno)?));
+        if let Some(fd) = itself::descriptor((dirfd, path), flags) {
+            return by_any_fd(&CALL, fd, |_, d| fill(d.file.stat().map_err(errno)?));
         }
         let keep = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
         let last = if keep { Last::Keep } else { Last::Follow };
@@ -164,26 +160,33 @@ hook! {
     }
     /// Checks rights of the real user.
     fn access(path: *const c_char, mode: c_int) -> c_int {
+        if let Some(fd) = itself::descriptor((libc::AT_FDCWD, path), 0) {
+            return by_any_fd(&CALL, fd, |v, d| may_open(v, d, mode));
+        }
         by_path(&CALL, (libc::AT_FDCWD, path), Last::Follow, |fs, p| may(fs, p, mode, false, false),
             |_, p| real(p, mode))
     }
     /// Checks rights of the effective user.
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int {
+        if let Some(fd) = itself::descriptor((libc::AT_FDCWD, path), 0) {
+            return by_any_fd(&CALL, fd, |v, d| may_open(v, d, mode));
+        }
         by_path(&CALL, (libc::AT_FDCWD, path), Last::Follow, |fs, p| may(fs, p, mode, true, false),
             |_, p| real(p, mode))
     }
     /// Checks rights of the effective user.
     fn eaccess(path: *const c_char, mode: c_int) -> c_int {
+        if let Some(fd) = itself::descriptor((libc::AT_FDCWD, path), 0) {
+            return by_any_fd(&CALL, fd, |v, d| may_open(v, d, mode));
+        }
         by_path(&CALL, (libc::AT_FDCWD, path), Last::Follow, |fs, p| may(fs, p, mode, true, false),
             |_, p| real(p, mode))
     }
     /// Checks rights beginning at a directory.
     fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
         let (effective, keep) = (flags & libc::AT_EACCESS != 0, flags & libc::AT_SYMLINK_NOFOLLOW != 0);
-        if is_empty(path, flags) && is_ours(dirfd) {
-            return by_any_fd(&CALL, dirfd, |v, d| {
-                v.node_access(volume::view(v).cred(), d.file.ino(), mode).map(|()| 0).map_err(errno)
-            });
+        if let Some(fd) = itself::descriptor((dirfd, path), flags) {
+            return by_any_fd(&CALL, fd, |v, d| may_open(v, d, mode));
         }
         let last = if keep { Last::Keep } else { Last::Follow };
         by_path(&CALL, (dirfd, path), last, |fs, p| may(fs, p, mode, effective, keep),

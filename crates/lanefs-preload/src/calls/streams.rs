@@ -8,6 +8,7 @@ use super::descriptors::{close, dup, dup2};
 use super::open::{open_at, openat};
 use super::transfer::{lseek, read, write};
 use crate::hook::{answer, hook, set_errno};
+use crate::itself;
 use crate::report::Call;
 use crate::route::{Route, route};
 use crate::table::{self, is_ours};
@@ -134,7 +135,8 @@ unsafe fn open_stream(call: &'static Call, path: *const c_char, mode: *const c_c
     }
     // SAFETY: the caller's promise.
     unsafe {
-        if matches!(route(libc::AT_FDCWD, CStr::from_ptr(path)), Route::Host) {
+        let at = (libc::AT_FDCWD, path);
+        if matches!(route(at.0, CStr::from_ptr(path)), Route::Host) && itself::descriptor(at, 0).is_none() {
             return None;
         }
         let (flags, letters) = match mode_of(CStr::from_ptr(mode).to_bytes()) {

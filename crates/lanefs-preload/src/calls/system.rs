@@ -46,7 +46,12 @@ hook! {
             libc::SYS_sync_file_range => transfer::sync_file_range(fd, b as _, c as _, d as _).into(),
             libc::SYS_ftruncate => transfer::ftruncate(fd, b as _).into(),
             libc::SYS_fallocate => transfer::fallocate(fd, b as _, c as _, d as _).into(),
-            libc::SYS_fadvise64 if table::is_ours(fd) => 0,
+            libc::SYS_fadvise64 if table::is_ours(fd) => {
+                match transfer::posix_fadvise(fd, b as _, c as _, d as _) {
+                    0 => 0,
+                    errno => answer(Err(errno)),
+                }
+            }
             libc::SYS_readahead => transfer::readahead(fd, b as _, c) as c_long,
             libc::SYS_open => open::open(a as _, b as _, c as _).into(),
             libc::SYS_creat => open::creat(a as _, b as _).into(),

@@ -383,8 +383,11 @@ hook! {
     /// Takes advice, which changes nothing here.
     fn posix_fadvise(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
         if !is_ours(fd) { return real(fd, at, len, advice); }
-        CALL.served();
-        if (0..=5).contains(&advice) && len >= 0 { 0 } else { libc::EINVAL }
+        let known = (0..=5).contains(&advice) && len >= 0;
+        match by_fd(&CALL, fd, |_, _| Ok(if known { 0 } else { libc::EINVAL })) {
+            -1 => crate::hook::errno(),
+            errno => errno,
+        }
     }
     /// Takes advice, which changes nothing here.
     fn posix_fadvise64(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
@@ -393,8 +396,7 @@ hook! {
     /// Reads ahead, which the volume does by itself.
     fn readahead(fd: c_int, at: off_t, len: size_t) -> ssize_t {
         if !is_ours(fd) { return real(fd, at, len); }
-        CALL.served();
-        0
+        by_fd(&CALL, fd, |_, _| Ok(0))
     }
 }
 

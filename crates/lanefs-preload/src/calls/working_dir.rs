@@ -14,7 +14,7 @@ use crate::report::Call;
 use crate::route::{self, Last, Spot, WorkingDir, cwd_is_ours};
 use crate::settings::settings;
 use crate::table::{self, Description, is_ours};
-use crate::{links, opening, placeholder, served, volume};
+use crate::{itself, links, opening, placeholder, served, volume};
 use lanefs::{FileKind, Volume};
 use std::ffi::{CString, c_char, c_int};
 use std::sync::Arc;
@@ -79,6 +79,7 @@ fn to_host(result: c_int) -> c_int {
 hook! {
     /// Changes the working directory.
     fn chdir(path: *const c_char) -> c_int {
+        if let Some(fd) = itself::descriptor((libc::AT_FDCWD, path), 0) { return fchdir(fd); }
         by_spot(&CALL, (libc::AT_FDCWD, path), Last::Follow, enter_path, |_, p| to_host(real(p)))
     }
     /// Changes the working directory to an open one.

@@ -2,6 +2,7 @@
 #include <grp.h>
 #include <linux/fs.h>
 #include <sys/statfs.h>
+#include <termios.h>
 
 /* Files that are open with O_PATH, which asks for no right on the file itself: to be looked at, and
  * to begin paths in. */
@@ -21,6 +22,36 @@ static void say_kind(int fd) {
     printf("%o %d\n", s.st_mode, S_ISDIR(s.st_mode) || S_ISLNK(s.st_mode) ? 0 : (int)s.st_size);
 }
 
+/* Waits for the descriptor in every way; the kernel answers as for a number that is not open, but
+ * select(2) sees that it is, and calls it ready. */
+static void wait_for(int fd) {
+    fd_set r, w, e;
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    w = e = r;
+    int both[2], ep = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    if (pipe(both) != 0)
+        abort();
+    struct pollfd p[2] = {{.fd = fd, .events = POLLIN | POLLOUT}, {.fd = both[0], .events = POLLIN}};
+    SAY(poll(p, 2, 1000));
+    printf("%x %x\n", p[0].revents, p[1].revents);
+    p[0].events = 0;
+    SAY(ppoll(p, 2, &(struct timespec){.tv_sec = 1}, NULL));
+    printf("%x %x\n", p[0].revents, p[1].revents);
+    SAY(select(fd + 1, &r, &w, &e, &(struct timeval){.tv_usec = 1}));
+    printf("%d %d %d\n", FD_ISSET(fd, &r) != 0, FD_ISSET(fd, &w) != 0, FD_ISSET(fd, &e) != 0);
+    FD_ZERO(&e);
+    FD_SET(fd, &e);
+    SAY(pselect(fd + 1, NULL, NULL, &e, &(struct timespec){.tv_nsec = 1}, NULL));
+    printf("%d\n", FD_ISSET(fd, &e) != 0);
+    SAY(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+    SAY(epoll_ctl(ep, EPOLL_CTL_DEL, fd, &event));
+    close(ep);
+    close(both[0]);
+    close(both[1]);
+}
+
 int main(int argc, char **argv) {
     begin(argc, argv);
     be_nobody();
@@ -28,7 +59,7 @@ int main(int argc, char **argv) {
     struct stat s;
     struct statfs f;
     struct statx x;
-    int fd = open(in("f"), O_RDWR | O_CREAT, 0600), flags = 0;
+    int fd = open(in("f"), O_RDWR | O_CREAT, 0600), flags = 0, copy;
     SAY(write(fd, "12345", 5));
     SAY(fsetxattr(fd, "user.a", "1", 1, 0));
     SAY(close(fd) * 0);
@@ -63,13 +94,48 @@ int main(int argc, char **argv) {
     SAY(flistxattr(fd, text, sizeof text));
     SAY(fremovexattr(fd, "user.a"));
     SAY(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED ? -1 : 0);
+    SAY(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED));
+    SAY(posix_fadvise(fd, 0, -1, POSIX_FADV_DONTNEED));
+    SAY(syscall(SYS_fadvise64, fd, 0, 0, POSIX_FADV_WILLNEED));
+    SAY(readahead(fd, 0, 1));
+    SAY(syscall(SYS_readahead, fd, 0, 1));
+    SAY(sync_file_range(fd, 0, 0, 0));
+    SAY(posix_fallocate(fd, 0, 1));
+    SAY(lockf(fd, F_TEST, 0));
+    SAY(fcntl(fd, F_GETLK, &(struct flock){.l_type = F_RDLCK}));
+    SAY(fcntl(fd, F_OFD_SETLK, &(struct flock){.l_type = F_RDLCK}));
+    SAY(fcntl(fd, F_GET_RW_HINT, &(uint64_t){0}));
+    SAY(fcntl(fd, F_GETOWN));
+    SAY(fcntl(fd, 9999));
+    SAY(ioctl(fd, FIONREAD, &flags));
+    SAY(ioctl(fd, FIONBIO, &flags));
+    SAY(ioctl(fd, FIOCLEX));
+    SAY(fcntl(fd, F_GETFD));
+    SAY(ioctl(fd, FIONCLEX));
+    SAY(isatty(fd));
+    printf("%s\n", strerrorname_np(errno));
+    SAY(tcgetattr(fd, &(struct termios){0}));
+    OK(copy = open("/dev/null", O_WRONLY));
+    SAY(sendfile(copy, fd, &(off_t){0}, 1));
+    SAY(copy_file_range(fd, &(off_t){0}, fd, &(off_t){8}, 1, 0));
+    SAY(preadv(fd, &(struct iovec){text, 1}, 1, 0));
+    SAY(preadv2(fd, &(struct iovec){text, 1}, 1, 0, 0));
+    SAY(pwritev(fd, &(struct iovec){text, 1}, 1, 0));
+    SAY(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0);
+    SAY(fdopendir(fd) == NULL ? -1 : 0);
+    wait_for(fd);
+    SAY(sendfile(copy, fd, NULL, 1));
+    SAY(close(copy));
     /* What only has to know which file. */
+    struct statvfs v;
+    SAY(fstatvfs(fd, &v));
+    SAY(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    SAY(fcntl(fd, F_GETFD));
     SAY(fstatfs(fd, &f));
     SAY(fstatat(fd, "", &s, AT_EMPTY_PATH));
     SAY(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &x));
     SAY(fchownat(fd, "", -1, -1, AT_EMPTY_PATH));
     SAY(fchdir(fd));
-    int copy;
     OK(copy = dup(fd));
     say_kind(copy);
     SAY(read(copy, text, 1));

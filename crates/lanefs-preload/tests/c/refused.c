@@ -6,6 +6,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+/* A system call without the C library. */
+static long past(long number, long a, long b, long c) {
+    __asm__ volatile("syscall" : "+a"(number) : "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return number;
+}
+
 int main(int argc, char **argv) {
     begin(argc, argv);
     int fd = open(in("a"), O_RDWR | O_CREAT, 0600);
@@ -27,9 +33,9 @@ int main(int argc, char **argv) {
     char path[64], byte;
     snprintf(path, sizeof path, "/proc/self/fd/%d/../a", fd);
     SAY(open(path, O_RDONLY));
-    __asm__ volatile("" ::: "memory");
-    register long r __asm__("rax") = SYS_read;
-    __asm__ volatile("syscall" : "+a"(r) : "D"((long)fd), "S"(&byte), "d"(1L) : "rcx", "r11", "memory");
-    printf("past the library: %ld\n", r);
+    printf("past the library: %ld\n", past(SYS_read, fd, (long)&byte, 1));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    long opened = past(SYS_open, (long)path, O_WRONLY, 0);
+    printf("opened past the library: %ld\n", past(SYS_write, opened, (long)"lost", 4));
     return 0;
 }

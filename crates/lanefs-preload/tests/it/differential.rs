@@ -32,7 +32,7 @@ macro_rules! programs {
 }
 
 programs! {
-    files names streams redirected directories attributes locks threads maps copies working_dir temporary mail signals
+    files names streams redirected directories attributes acls itself locks threads maps copies working_dir temporary mail signals
     vanishing path_only
 }
 

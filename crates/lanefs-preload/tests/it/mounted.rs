@@ -221,3 +221,22 @@ fn a_mount_elsewhere_is_named_and_a_failure_is_told_first() {
     assert!(done.status.code() == Some(1) && done.stdout.is_empty(), "{err}");
     assert!(err.contains("cannot be mounted there") && err.lines().count() == 1, "{err}");
 }
+
+/// A shell becomes its last command. A program that lies in the volume would lose the place it is
+/// read from, and the shell says so; one of the host that a link of the volume leads to goes on.
+#[test]
+fn the_served_process_becomes_a_program_that_a_link_leads_to() {
+    let Some(m) = Mounted::new() else { return };
+    succeed(m.command("ln").args(["-s", "/bin/ls"]).arg(m.dir.join("link")));
+    succeed(m.command("cp").arg("/bin/ls").arg(m.dir.join("own")));
+    let bash = |line: String| m.command("bash").arg("-c").arg(line).output().unwrap();
+    let done = bash(format!("{0}/link {0}", m.dir.display()));
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success() && out == "link\nown\n" && err.is_empty(), "{out} {err}");
+    let done = bash(format!("exec {0}/own {0}", m.dir.display()));
+    let err = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.code() == Some(126) && err.contains("start it as a child"), "{err}");
+    let done = bash(format!("{0}/own {0}; true", m.dir.display()));
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "link\nown\n");
+    assert!(!m.is_mounted());
+}
