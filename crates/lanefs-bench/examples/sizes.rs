@@ -65,11 +65,11 @@ impl Device for Counted {
 
 /// What is counted, in this order, and by how much a count may be larger in a larger volume.
 const COUNTS: [(&str, u64); 7] = [
-    // It depends on what the allocator has at hand.
-    ("page faults", 32),
+    // These two depend on what the allocator has at hand, and the kernel tells the second roughly.
+    ("page faults", 128),
     // What finds the figures of segments has 24 bytes for each GiB.
     ("KiB allocated", 64),
-    ("KiB resident more", 256),
+    ("KiB resident more", 2048),
     ("reads", 0),
     ("KiB read", 0),
     ("KiB written", 16),
