@@ -462,6 +462,9 @@ mod tests {
         fn device_bytes(&self) -> Res<u64> {
             Ok(0)
         }
+        fn store(&self) -> Res<Option<StoreWork>> {
+            Ok(None)
+        }
         fn run(&mut self, workload: &str, plan: &Plan) -> Res<CellOutcome> {
             workload_on(&mut self.0, workload, plan)
         }

@@ -214,8 +214,8 @@ fn writers_that_find_no_space_together_share_a_checkpoint() {
     assert!(free(listed + 1) && made() > first);
 }
 
-/// The commit of an epoch asked for segments, was told that slack would do, and the checkpoint behind
-/// it found too few.
+/// The commit of an epoch asked for segments, was told that slack would do, and the checkpoint
+/// behind it found too few.
 #[test]
 fn slack_does_for_data_and_not_for_batches() {
     let mut v = Full::new(24, 64, 975);
