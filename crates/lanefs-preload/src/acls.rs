@@ -2,9 +2,9 @@
 //! (`sed -i`, vim, cp and tar do), also that of a file which has no ACL.
 //!
 //! The volume stores an ACL as the extended attribute that the kernel has for it, and decides by
-//! the mode alone. What the two have to do with each other is said here, as file systems in the kernel
-//! do it: an access ACL sets the mode, and is kept only where the mode does not say all of it; a
-//! change of mode changes the ACL's owner, mask and other entries.
+//! the mode alone. What the two have to do with each other is said here, as file systems in the
+//! kernel do it: an access ACL sets the mode, and is kept only where the mode does not say all of
+//! it; a change of mode changes the ACL's owner, mask and other entries.
 
 use crate::volume;
 use lanefs::{Error, FileKind, Ino, Result, SetAttr, Volume};
