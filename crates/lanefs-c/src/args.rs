@@ -72,6 +72,12 @@ impl<T> Out<T> {
         }
     }
 
+    /// Returns the place, for who puts all of the result there piece by piece. It is not NULL, and
+    /// the promise given to `new` holds.
+    pub(crate) fn place(self) -> *mut T {
+        self.0
+    }
+
     /// Puts the result there.
     pub(crate) fn put(self, value: T) {
         // SAFETY: not NULL, and the promise given to `new`.
