@@ -64,6 +64,21 @@ int main(void)
     IS(lanefs_readlink(v, "f", buf, sizeof buf), -EINVAL);
     IS(lanefs_setxattr(v, "f", "user.x", NULL, 5, 0), -EFAULT);
 
+    /* A handle to look at a file answers as the kernel's descriptors do. */
+    struct lanefs_file *looks;
+    struct lanefs_range_lock lock;
+    IS(lanefs_open(v, "f", O_PATH, 0, &looks), 0);
+    IS(lanefs_pread(looks, buf, 1, 0), -EBADF);
+    IS(lanefs_flock(looks, LANEFS_LOCK_SHARED, 0), -EBADF);
+    IS(lanefs_flock(looks, LANEFS_UNLOCK, 0), -EBADF);
+    IS(lanefs_lock_range(looks, LANEFS_LOCK_SHARED, 0, 1, 0), -EBADF);
+    IS(lanefs_lock_range(looks, LANEFS_UNLOCK, 0, 1, 0), -EBADF);
+    IS(lanefs_test_range(looks, LANEFS_LOCK_SHARED, 0, 1, &lock), -EBADF);
+    IS(lanefs_set_write_life(looks, LANEFS_LIFE_SHORT), -EBADF);
+    IS(lanefs_write_life(looks), -EBADF);
+    IS(lanefs_write_hint(looks, LANEFS_LIFE_SHORT), -EBADF);
+    IS(lanefs_close(looks), 0);
+
     /* The last failure is each thread's own. */
     IS(lanefs_unlink(v, "gone"), -ENOENT);
     pthread_t thread;

@@ -1,6 +1,7 @@
 //! Arguments of calls: pointers are looked at before anything is done.
 
 use crate::answer::{Failure, Outcome};
+use crate::lanefs_file;
 use libc::{c_char, c_void};
 use std::ffi::CStr;
 
@@ -11,6 +12,20 @@ use std::ffi::CStr;
 pub(crate) unsafe fn handle<'a, T>(handle: *const T) -> Outcome<&'a T> {
     // SAFETY: the caller's promise; a handle is only ever read, whoever else has it.
     unsafe { handle.as_ref() }.ok_or(Failure::Argument(libc::EBADF, "the handle is NULL"))
+}
+
+/// Returns an open file, for what the kernel asks more for than which file it is: EBADF if it was
+/// opened with `O_PATH`. Most calls are told so by the library.
+///
+/// # Safety
+/// As [`handle`].
+pub(crate) unsafe fn opened<'a>(file: *const lanefs_file) -> Outcome<&'a lanefs_file> {
+    // SAFETY: the caller's promise.
+    let file = unsafe { handle(file) }?;
+    match file.file.flags() & libc::O_PATH {
+        0 => Ok(file),
+        _ => Err(Failure::Argument(libc::EBADF, "the handle was opened with O_PATH")),
+    }
 }
 
 /// Returns the bytes of a text.

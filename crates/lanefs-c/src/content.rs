@@ -1,7 +1,7 @@
 //! Open files: reading, writing, making durable.
 
 use crate::answer::{Failure, Outcome, count, status};
-use crate::args::{Out, bytes, bytes_mut, handle, offset, text};
+use crate::args::{Out, bytes, bytes_mut, handle, offset, opened, text};
 use crate::{lanefs_volume, spare};
 use lanefs::{File, OpenOptions, WriteLife};
 use libc::{c_char, c_int, c_void, iovec};
@@ -272,7 +272,7 @@ fn life(number: c_int) -> Result<WriteLife, Failure> {
 pub unsafe extern "C" fn lanefs_set_write_life(file: *const lanefs_file, number: c_int) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
-        let file = unsafe { handle(file) }?;
+        let file = unsafe { opened(file) }?;
         file.file.set_write_life(life(number)?);
         Ok(())
     })
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn lanefs_set_write_life(file: *const lanefs_file, number:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_write_life(file: *const lanefs_file) -> i64 {
     // SAFETY: the caller's promise.
-    count(|| Ok(unsafe { handle(file) }?.file.write_life().hint()))
+    count(|| Ok(unsafe { opened(file) }?.file.write_life().hint()))
 }
 
 /// Does what `lanefs_set_write_life` does, and more for `LANEFS_LIFE_SHORT`, for the log of a
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn lanefs_write_life(file: *const lanefs_file) -> i64 {
 pub unsafe extern "C" fn lanefs_write_hint(file: *const lanefs_file, hint: c_int) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
-        let file = unsafe { handle(file) }?;
+        let file = unsafe { opened(file) }?;
         let life = life(hint)?;
         file.file.set_write_ahead(life != WriteLife::Short);
         file.file.set_write_life(life);

@@ -1,7 +1,7 @@
 //! Advisory locks between the handles of a volume, all of which are in this process.
 
 use crate::answer::{Failure, Outcome, status};
-use crate::args::{Out, handle, offset};
+use crate::args::{Out, offset, opened};
 use crate::lanefs_file;
 use lanefs::locks::Lock;
 use libc::c_int;
@@ -52,7 +52,7 @@ fn range(start: i64, length: i64) -> Outcome<Range<u64>> {
 pub unsafe extern "C" fn lanefs_flock(file: *const lanefs_file, kind: c_int, wait: c_int) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
-        let (file, kind) = (unsafe { handle(file) }?, self::kind(kind)?);
+        let (file, kind) = (unsafe { opened(file) }?, self::kind(kind)?);
         match kind {
             None => file.file.unlock(),
             Some(kind) => file.file.lock(kind, wait != 0)?,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn lanefs_lock_range(
 ) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
-        let (file, kind, range) = (unsafe { handle(file) }?, self::kind(kind)?, range(start, length)?);
+        let (file, kind, range) = (unsafe { opened(file) }?, self::kind(kind)?, range(start, length)?);
         match kind {
             None => file.file.unlock_range(range),
             Some(kind) => file.file.lock_range(range, kind, wait != 0)?,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn lanefs_test_range(
 ) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
-        let (out, file) = unsafe { (Out::new(out)?, handle(file)?) };
+        let (out, file) = unsafe { (Out::new(out)?, opened(file)?) };
         let wanted = self::kind(kind)?;
         let wanted = wanted.ok_or(Failure::Argument(libc::EINVAL, "no kind of lock"))?;
         let found = file.file.test_range(range(start, length)?, wanted);
