@@ -10,7 +10,7 @@
 
 use crate::api::Life;
 use crate::error::{Result, StoreError};
-use crate::log::heat::{ByLife, DATA_HEADS, Heat, Runs, take_off};
+use crate::log::heat::{ByLife, DATA_HEADS, HEADS, Heat, Runs, take_off};
 use crate::log::mlog::{Head, Heads, Mlog};
 use crate::log::segment::SegmentTable;
 
@@ -57,11 +57,17 @@ impl Mlog {
         given
     }
 
+    /// Takes away the segments that heads of other mlogs had begun, those of one head together.
+    pub(super) fn give_begun(&self) -> Vec<(usize, Head)> {
+        let mut begun = std::mem::take(&mut self.heads.lock().begun);
+        begun.sort_unstable_by_key(|b| b.0);
+        debug_assert!(begun.iter().all(|b| b.0 < HEADS), "there is no such head: {begun:?}");
+        begun
+    }
+
     /// Takes over segments that another mlog has given away.
-    pub(super) fn take_over(&self, heads: Vec<(usize, Head)>) {
-        let mut h = self.heads.lock();
-        debug_assert!(h.takes_all, "mlog {} has its own blocks alone", self.id);
-        h.begun.extend(heads);
+    pub(super) fn take_over(&self, heads: impl IntoIterator<Item = (usize, Head)>) {
+        self.heads.lock().begun.extend(heads);
     }
 
     /// Returns whether no segment is open for blocks.

@@ -21,7 +21,9 @@
 //! 4. When it sets in, the mlog that takes all also takes over the segments that the others have
 //!    open, and fills them before it claims one. So no block of theirs is lost, and none is closed
 //!    with space in it that could not be listed as slack before the next checkpoint, or, where
-//!    nodes lie, not at all. When it ends it keeps them, and the others open segments again.
+//!    nodes lie, not at all. When it ends the others get those back that it has not come to, each
+//!    another one of what one head fills, and fill them before they claim any. So a volume at the
+//!    bound has no more segments open each time.
 //! 5. Which mlog that is makes no difference. It is the last one: a volume that one thread writes
 //!    to has its batches in the first. While the rule is in force it claims each segment on the
 //!    device that has most free ones. A log for each device was the other way. It would save a
@@ -109,6 +111,9 @@ impl Log {
             last.set_takes_all(wanted);
             if wanted {
                 others.iter().for_each(|m| last.take_over(m.give_heads()));
+            } else {
+                let back = others.iter().cycle().zip(last.give_begun());
+                back.for_each(|(m, head)| m.take_over([head]));
             }
         }
         debug_assert!(!wanted || others.iter().all(|m| m.has_no_heads()), "a head is open for nobody (4)");

@@ -191,6 +191,34 @@ fn on_a_full_volume_one_log_takes_the_blocks_of_all_lanes_until_there_is_space()
     }
 }
 
+/// Each time it set in and ended again the last mlog had more segments open, until they were all
+/// that was free.
+#[test]
+fn what_is_open_does_not_grow_when_the_rule_comes_and_goes() {
+    let mut v = Lanes::new(1);
+    v.fill(930);
+    let mut most = 0;
+    // Nobody cleans, so not for ever.
+    for round in 0..30 {
+        let log = &v.store().engine.log;
+        let blocks = log.space.total() / 25;
+        log.space.charge(0, blocks);
+        v.checkpoint();
+        let log = &v.store().engine.log;
+        assert!(log.one_log.is_in_force(), "round {round}");
+        log.space.credit(0, blocks);
+        v.checkpoint();
+        assert!(!v.store().engine.log.one_log.is_in_force(), "round {round}");
+        v.overwrite(1, 0);
+        let open = v.open_segments();
+        most = most.max(open.iter().sum());
+        assert!(most <= 3 * LANES, "round {round}: {open:?}");
+    }
+    assert!(most > LANES, "{most}: this shows nothing");
+    v.all_is_there(true);
+    v.close_and_check();
+}
+
 /// At a checkpoint lanes may be in the middle of a write: none opens a segment in a log whose heads
 /// the rule has taken.
 #[test]
