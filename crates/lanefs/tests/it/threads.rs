@@ -230,6 +230,15 @@ fn making_and_removing_for_ever_never_fills_the_volume() {
     }
 }
 
+/// Has the other thread of [`beside`] end when it is dropped.
+struct Ends<'a>(&'a AtomicU64);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(u64::MAX, SeqCst);
+    }
+}
+
 /// Calls `mover` with each round's directory for as long as `round` works in it, on another thread.
 fn beside(
     prepare: impl Fn(&Fs, &str),
@@ -246,6 +255,8 @@ fn beside(
     std::thread::scope(|s| {
         let other = fs.clone();
         let (phase, moved, mover) = (&phase, &moved, &mover);
+        // Also where this thread panics: the scope waits for the other one.
+        let _end = Ends(phase);
         let thread = s.spawn(move || {
             loop {
                 match phase.load(SeqCst) {
@@ -276,7 +287,6 @@ fn beside(
             wrong.extend(round(&fs, &dir).err());
             wait(2 * i + 2);
         }
-        phase.store(u64::MAX, SeqCst);
     });
     assert!(wrong.is_empty(), "{} of {ROUNDS} rounds: {}", wrong.len(), wrong[0]);
 }
