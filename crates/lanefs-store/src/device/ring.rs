@@ -10,7 +10,9 @@
 //!    kernel took has been answered. Where that cannot be had, the process ends.
 //! 2. At most [`ENTRIES`] requests are in flight, so neither queue of the ring overflows.
 //! 3. An answer that is short, or means "try again", puts the rest of its request back in line; a
-//!    request ends with all its bytes moved or with an error.
+//!    request ends with all its bytes moved or with an error. ECANCELED means that, too: nobody
+//!    here cancels, but the kernel does what it finds no worker for, and it makes no worker for a
+//!    thread that has a signal to take.
 //! 4. Neighbours on the device go out as one request: a file system under an image pays for each
 //!    request, most of all in a hole. What such a request leaves undone, be it after an error, goes
 //!    out again alone.
@@ -102,7 +104,7 @@ impl Op {
             0 => self.errno = if self.write { libc::ENOSPC } else { libc::ENODATA },
             n if n > 0 => self.done = self.len.min(self.done + n as usize),
             e => match -e as i32 {
-                libc::EINTR | libc::EAGAIN if self.retries < MAX_RETRIES => {
+                libc::EINTR | libc::EAGAIN | libc::ECANCELED if self.retries < MAX_RETRIES => {
                     self.retries += 1;
                     if self.retries > 8 {
                         std::thread::yield_now();
@@ -457,8 +459,10 @@ mod tests {
         op.answer(40);
         assert!(op.unfinished());
         assert_eq!((op.rest().1, op.rest().2), (60, 1040));
-        op.answer(-i64::from(libc::EINTR));
-        assert!(op.unfinished());
+        for errno in [libc::EINTR, libc::ECANCELED] {
+            op.answer(-i64::from(errno));
+            assert!(op.unfinished(), "errno {errno} is none of the device");
+        }
         op.answer(60);
         assert!(!op.unfinished() && op.errno == 0);
         let mut op = Op::read(0, &mut buf);
