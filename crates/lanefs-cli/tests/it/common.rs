@@ -172,3 +172,7 @@ pub fn mount_line(dir: &Path) -> Option<(String, String, String)> {
     let mut back = back.split(' ');
     Some((back.next()?.into(), back.next()?.into(), front.split(' ').nth(5)?.into()))
 }
+
+/// Memory that O_DIRECT takes.
+#[repr(C, align(4096))]
+pub struct Aligned<const N: usize>(pub [u8; N]);

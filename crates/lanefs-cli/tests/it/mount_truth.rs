@@ -40,10 +40,6 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     panic!("waited for {what}");
 }
 
-/// Memory that O_DIRECT takes.
-#[repr(C, align(4096))]
-struct Aligned<const N: usize>([u8; N]);
-
 /// Flips a bit of the block of an image that holds these bytes.
 fn damage(image: &Path, content: &[u8]) {
     let mut bytes = std::fs::read(image).unwrap();
