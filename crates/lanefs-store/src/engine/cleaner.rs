@@ -84,13 +84,14 @@ impl Cleaner<'_> {
         let mut report = CleanReport::default();
         self.inodes.cache.clear_live_marks(&self.log.segments);
         let size = self.log.segments.geometry.segment_blocks;
-        let space = u64::from(self.log.segments.free_count()) * u64::from(size);
+        let owed = u64::from(self.log.segments.summaries_owed());
+        let space = self.log.free_segment_blocks().saturating_sub(owed);
         let ready = u64::from(self.log.segments.free_count()) + u64::from(self.log.segments.pending_free());
         // Blocks written by this round and, for node blocks, by the checkpoint after it.
         let mut spent = 0u64;
         loop {
             // Each victim will be free; what lived in it takes space elsewhere. Half of the space
-            // there is stays for the checkpoint.
+            // there is stays for the checkpoint, beside the summaries that it owes.
             let gained = report.segments;
             if ready + gained >= target + spent.div_ceil(u64::from(size))
                 || spent > 0 && (spent + u64::from(size) > space / 2 || self.cleaned_enough(m, &report))
@@ -122,15 +123,17 @@ impl Cleaner<'_> {
     }
 
     /// Returns whether the next checkpoint needs the segments that are free, about: for each inode
-    /// that changed two blocks, for each block that was moved two nodes that lead to it, and what
-    /// it folds. What was cleaned is free only behind that checkpoint, and others write meanwhile.
-    /// Inodes that wait for their NEW to be folded are in what it folds.
+    /// that changed two blocks, for each block that was moved two nodes that lead to it, the
+    /// summaries that it owes, and what it folds. What was cleaned is free only behind that
+    /// checkpoint, and others write meanwhile. Inodes that wait for their NEW to be folded are in
+    /// what it folds.
     fn cleaned_enough(&self, m: &Maintenance, report: &CleanReport) -> bool {
         let size = u64::from(self.log.segments.geometry.segment_blocks);
         let changed =
             self.inodes.cache.dirty().saturating_sub(m.waited) as u64 + report.moved + report.marked;
+        let owed = u64::from(self.log.segments.summaries_owed());
         let folds = u64::from(self.log.segments.reserved_for_unfolded() + 2) * size;
-        self.log.free_segment_blocks() < 2 * self.log.metadata_copies() * changed + folds
+        self.log.free_segment_blocks() < 2 * self.log.metadata_copies() * changed + owed + folds
     }
 
     /// Moves or marks every live block of a segment; returns how many of each.

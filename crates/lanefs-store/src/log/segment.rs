@@ -81,8 +81,8 @@ pub(super) struct Counts {
     /// Free segments that only checkpoints and the cleaner may take. Written when the volume is
     /// opened and when it grows.
     pub(super) reserved_segments: AtomicU32,
-    /// Segments claimed for data since the last checkpoint, or taken from the list of slack.
-    /// Written by whoever claims one, and zeroed by the checkpoint.
+    /// Segments claimed for data since P of the last checkpoint, or taken from the list of slack.
+    /// Written by whoever claims one, and by the checkpoint.
     pub(super) claimed: AtomicU32,
     /// Segments that the fold of what is durable will fill. Written behind every commit and fold.
     for_unfolded: AtomicU32,
@@ -154,10 +154,15 @@ impl SegmentTable {
     /// number, what the next checkpoint needs for the summaries of the segments claimed since the
     /// last, and what it needs to fold what is durable.
     pub fn reserved_segments(&self) -> u32 {
-        let size = self.geometry.segment_blocks;
-        let parts = size.div_ceil(lanefs_format::summary::SUMMARY_SPAN as u32);
-        let summaries = self.counts.claimed.load(Relaxed) * parts * self.geometry.copies;
-        self.counts.reserved_segments.load(Relaxed) + summaries / size + self.reserved_for_unfolded()
+        let summaries = self.summaries_owed() / self.geometry.segment_blocks;
+        self.counts.reserved_segments.load(Relaxed) + summaries + self.reserved_for_unfolded()
+    }
+
+    /// Returns the blocks that the next checkpoint writes for the summaries of the segments claimed
+    /// since the last.
+    pub fn summaries_owed(&self) -> u32 {
+        let parts = self.geometry.segment_blocks.div_ceil(lanefs_format::summary::SUMMARY_SPAN as u32);
+        self.claimed() * parts * self.geometry.copies
     }
 
     pub fn reserved_for_unfolded(&self) -> u32 {
@@ -172,9 +177,17 @@ impl SegmentTable {
         }
     }
 
-    /// Notes that a checkpoint has written all summaries.
-    pub fn summarised(&self) {
-        self.counts.claimed.store(0, Relaxed);
+    /// Returns how many segments were claimed for data, or taken from the list of slack, whose
+    /// summaries no checkpoint has written.
+    pub fn claimed(&self) -> u32 {
+        self.counts.claimed.load(Relaxed)
+    }
+
+    /// Notes that a checkpoint has written the summaries of the segments that were `claimed` when
+    /// its position was recorded. Those claimed since are filled behind it.
+    pub fn summarised(&self, claimed: u32) {
+        let before = self.counts.claimed.fetch_sub(claimed, Relaxed);
+        debug_assert!(before >= claimed, "{claimed} of {before} have a summary");
     }
 
     pub fn set_reserved_segments(&self, segments: u32) {

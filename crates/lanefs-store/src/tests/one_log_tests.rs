@@ -219,6 +219,47 @@ fn what_is_open_does_not_grow_when_the_rule_comes_and_goes() {
     v.close_and_check();
 }
 
+/// What is written while a checkpoint is, that one has no summaries of. They were taken for
+/// written: slack was given out that the next checkpoint had no space for the summaries of, or the
+/// cleaner took it, and without a checkpoint no segment is freed.
+#[test]
+fn the_summaries_of_what_is_written_during_a_checkpoint_have_space_in_the_next() {
+    let mut v = Lanes::new(1);
+    v.fill(930);
+    let (s, sizes) = (v.store.clone().unwrap(), v.written.each_ref().map(|w| w.len() as u64));
+    let (t, epoch) = (&s.engine.log.segments, s.folded_epoch());
+    let mut most = 0;
+    for round in 0..40 {
+        v.overwrite(100, 0);
+        v.checkpoint();
+        let before = t.claimed();
+        let mut meanwhile = 0;
+        s.checkpoint(|| {
+            // Behind its position. Whoever finds no space would wait for this checkpoint.
+            for p in (round..sizes[0]).step_by(7) {
+                let lane = p as usize % LANES;
+                let is_short = t.slack.blocks() < 8 || t.free_count() < t.least_for_slack() + 1;
+                if is_short || p >= sizes[lane] || !s.reserve(lane, 1) {
+                    break;
+                }
+                let mut u = update(FILE + lane as u64, sizes[lane], vec![(p, page(lane as u8))]);
+                u.reserved = 1;
+                s.submit(Transaction { lane, inodes: vec![u], ..Transaction::default() })?;
+            }
+            meanwhile = t.claimed() - before;
+            Ok(FoldInput { epoch, groups: Vec::new() })
+        })
+        .unwrap_or_else(|e| panic!("round {round}: {e}, {:?}", s.pressure()));
+        assert!(t.claimed() >= meanwhile, "round {round}: {meanwhile} were claimed, {} are", t.claimed());
+        most = most.max(meanwhile);
+        s.clean(u64::from(t.free_count()) + 40).unwrap();
+        v.checkpoint();
+    }
+    assert!(most > 100, "{most}: this shows nothing");
+    drop(s);
+    v.close_and_check();
+}
+
 /// At a checkpoint lanes may be in the middle of a write: none opens a segment in a log whose heads
 /// the rule has taken.
 #[test]

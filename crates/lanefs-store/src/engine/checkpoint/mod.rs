@@ -68,6 +68,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+/// What step 1 records.
+struct At {
+    positions: Vec<Position>,
+    /// Blocks appended to each log so far.
+    appended: Vec<u64>,
+    /// The checkpoint's number.
+    number: u64,
+    /// Segments whose summaries this checkpoint will have written: see `SegmentTable::claimed`.
+    claimed: u32,
+}
+
 /// The tree that steps 3 to 5 made.
 struct Built {
     table: Root,
@@ -124,7 +135,7 @@ impl Checkpoints<'_> {
         }
         self.cleaner().heal(m);
         // 1. Position.
-        let (mut positions, mut appended, mut number) = self.record_position(m);
+        let mut at = self.record_position(m);
         // 2. Seal.
         let folding = seal.is_some();
         let input = match seal {
@@ -143,7 +154,7 @@ impl Checkpoints<'_> {
             // Folding halfway would be worse than folding late: free space first. The position is
             // then later than the seal, and what lies between is carried over (4).
             self.clean_up_for(m, &plan)?;
-            (positions, appended, number) = self.record_position(m);
+            at = self.record_position(m);
             late = true;
         }
         if clean {
@@ -166,11 +177,12 @@ impl Checkpoints<'_> {
         self.log.io.flush(self.log.io.all())?;
         self.carried_is_durable(m);
         // 7. The slot. What was carried has to be found again.
+        let At { positions, appended, number, claimed } = at;
         let slot = self.slot(m, input.epoch, built, clean && !carried, positions);
         self.put_slot(m, slot)?;
         debug_assert!(number > m.durable, "position {number} after {}", m.durable);
         m.durable = number;
-        self.after_checkpoint(m, number, &appended);
+        self.after_checkpoint(m, number, &appended, claimed);
         let freed = std::mem::take(&mut m.freed);
         self.put_twin(m)?;
         Ok(CheckpointDone { epoch: input.epoch, freed, orphans: m.orphans.len() as u64 })
@@ -221,9 +233,8 @@ impl Checkpoints<'_> {
         }
     }
 
-    /// Does step 1. Returns the positions, the blocks appended so far, and the new checkpoint
-    /// number.
-    fn record_position(&self, m: &mut Maintenance) -> (Vec<Position>, Vec<u64>, u64) {
+    /// Does step 1.
+    fn record_position(&self, m: &mut Maintenance) -> At {
         let at = {
             let _writer = self.log.sections.rps.write();
             // Relaxed: readers are ordered by the RPS, here and below. Set again if a close is
@@ -234,12 +245,16 @@ impl Checkpoints<'_> {
                 positions.iter().all(|p| p.segment.is_none() == (p.used == 0)),
                 "a log begins in no segment, or at its link: {positions:?}"
             );
-            let appended = self.log.mlogs.iter().map(Mlog::appended).collect();
-            (positions, appended, self.log.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1)
+            At {
+                positions,
+                appended: self.log.mlogs.iter().map(Mlog::appended).collect(),
+                number: self.log.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1,
+                claimed: self.log.segments.claimed(),
+            }
         };
         // A transaction lists its inodes inside the section: those before P are here.
         m.changed.append(&mut self.inodes.cache.take_dirty());
-        debug_assert!(at.2 > m.durable, "the position {} was recorded before", at.2);
+        debug_assert!(at.number > m.durable, "the position {} was recorded before", at.number);
         at
     }
 
@@ -311,10 +326,10 @@ impl Checkpoints<'_> {
     }
 
     /// Does step 8.
-    fn after_checkpoint(&self, m: &mut Maintenance, number: u64, appended: &[u64]) {
+    fn after_checkpoint(&self, m: &mut Maintenance, number: u64, appended: &[u64], claimed: u32) {
         debug_assert_eq!(appended.len(), self.log.mlogs.len(), "a figure for each log");
         m.orphans_changed = false;
-        self.log.segments.summarised();
+        self.log.segments.summarised(claimed);
         for inode in std::mem::take(&mut m.captured) {
             {
                 let mut i = inode.lock();
