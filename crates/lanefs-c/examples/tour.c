@@ -117,6 +117,35 @@ static void content(struct lanefs_volume *v)
     OK(lanefs_close(f));
 }
 
+/* ACLs as the kernel has them: version 2; tag, permissions and id of each entry. */
+static void acls(struct lanefs_volume *v)
+{
+    static const char access[] = "system.posix_acl_access";
+    const unsigned char plain[] = {2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255,
+                                   32, 0, 4, 0, 255, 255, 255, 255};
+    const unsigned char named[] = {2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 6, 0, 232, 3, 0, 0,
+                                   4, 0, 5, 0, 255, 255, 255, 255, 16, 0, 6, 0, 255, 255, 255, 255,
+                                   32, 0, 0, 0, 255, 255, 255, 255};
+    struct lanefs_stat s;
+    unsigned char buf[64];
+    /* What a mode says is the mode, and no ACL. */
+    OK(lanefs_setxattr(v, "d/f", access, plain, sizeof plain, 0));
+    OK(lanefs_stat(v, "d/f", &s));
+    IS(s.mode & 07777, 0644);
+    IS(lanefs_getxattr(v, "d/f", access, NULL, 0), -ENODATA);
+    /* One that says more shows its mask in the mode, and chmod moves it. */
+    OK(lanefs_setxattr(v, "d/f", access, named, sizeof named, 0));
+    OK(lanefs_stat(v, "d/f", &s));
+    IS(s.mode & 07777, 0760);
+    OK(lanefs_chmod(v, "d/f", 0640));
+    IS(lanefs_getxattr(v, "d/f", access, buf, sizeof buf), sizeof named);
+    IS(buf[30], 4);
+    IS(lanefs_setxattr(v, "d/f", access, named, sizeof named - 1, 0), -EINVAL);
+    OK(lanefs_removexattr(v, "d/f", access));
+    OK(lanefs_removexattr(v, "d/f", access));
+    OK(lanefs_chmod(v, "d/f", 0600));
+}
+
 static void attributes(struct lanefs_volume *v)
 {
     struct lanefs_stat s;
@@ -139,6 +168,7 @@ static void attributes(struct lanefs_volume *v)
     IS(strcmp(buf, "user.color"), 0);
     OK(lanefs_removexattr(v, "d/f", "user.color"));
     IS(lanefs_getxattr(v, "d/f", "user.color", buf, sizeof buf), -ENODATA);
+    acls(v);
     OK(lanefs_access(v, "d/f", R_OK | W_OK));
 
     struct lanefs_file *f;

@@ -22,7 +22,6 @@
 #![deny(missing_docs)]
 
 pub mod about;
-pub mod acl;
 mod adaptor;
 #[cfg(test)]
 mod adaptor_tests;

@@ -28,7 +28,6 @@
 
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 
-mod acls;
 mod attributes;
 mod calls;
 mod dispatch;

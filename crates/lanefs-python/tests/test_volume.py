@@ -13,6 +13,7 @@ import os
 import pickle
 import shutil
 import signal
+import struct
 import subprocess
 import tarfile
 import threading
@@ -46,6 +47,28 @@ def test_what_was_written_is_found_again(image: Path) -> None:
             volume.open("new", "w")
         assert refused.value.errno == errno.EROFS and refused.value.filename == "new"
         assert volume.statvfs().f_flag & os.ST_RDONLY
+
+
+def test_an_access_acl_is_the_mode(image: Path) -> None:
+    """Programs copy a mode as an ACL: the file had one then, and kept its mode."""
+
+    def acl(*entries: tuple[int, int]) -> bytes:
+        one = struct.Struct("<HHi")
+        return b"\2\0\0\0" + b"".join(one.pack(tag, perm, 1000 if tag == 2 else -1) for tag, perm in entries)
+
+    name = "system.posix_acl_access"
+    with lanefs.Volume(image) as volume:
+        volume.open("file", "w").close()
+        volume.chmod("file", 0o600)
+        volume.setxattr("file", name, acl((1, 6), (4, 4), (32, 4)))
+        assert volume.stat("file").st_mode == 0o100644 and volume.listxattr("file") == []
+        volume.setxattr("file", name, acl((1, 7), (2, 6), (4, 5), (16, 6), (32, 0)))
+        assert volume.stat("file").st_mode == 0o100760
+        volume.chmod("file", 0o640)
+        assert volume.getxattr("file", name) == acl((1, 6), (2, 6), (4, 5), (16, 4), (32, 0))
+        with pytest.raises(OSError) as refused:
+            volume.setxattr("file", name, b"none")
+        assert refused.value.errno == errno.EINVAL
 
 
 def test_images_and_options(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ use crate::memfs::Inode;
 use crate::memfs::data::{FileData, ReadAhead};
 use crate::memfs::inode::{APPEND, ENDED, EVICTED, IMMUTABLE, Line};
 use crate::opened::Anchor;
+use crate::ops::acl;
 use crate::ops::attr;
 use crate::ops::content;
 use crate::ops::content::Writer;
@@ -243,7 +244,9 @@ impl File {
         if set.size.is_some() {
             self.writable()?;
         }
-        attr::set_attr(self.persist(), cred, self.inode(), set, true)?;
+        space::change_with_space(self.persist(), || {
+            acl::set_attr(self.persist(), cred, self.inode(), set, true)
+        })?;
         self.stat()
     }
 

@@ -64,6 +64,7 @@
 
 #![deny(missing_docs)]
 
+pub mod acl;
 mod core;
 mod create;
 pub mod cred;

@@ -9,6 +9,10 @@
 //! [every call](crate::error#every-call). EACCES and EPERM do not come of permissions where
 //! `cred.prechecked`.
 //!
+//! **ACLs.** [`Volume::node_setattr`] and [`Volume::node_setxattr`] change what they are asked to
+//! and nothing beside it; the calls with an ACL or a mode in their name keep the two in step
+//! ([`crate::acl`]).
+//!
 //! **New inodes.** What a new inode is to have from the start ([`NewInodeAttrs`]) is refused with
 //! ERANGE (a name of an attribute that is empty or longer than 255 bytes), EOPNOTSUPP (one without
 //! a known prefix), EPERM (`user.` for what is neither file nor directory; `trusted.` and
@@ -21,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::file::opening;
 use crate::memfs::Inode;
 use crate::memfs::inode::LINKABLE;
+use crate::ops::acl;
 use crate::ops::attr;
 use crate::ops::create;
 use crate::ops::create::Spec;
@@ -93,23 +98,46 @@ impl Volume {
     /// [`crate::Fs::chown`], [`crate::Fs::set_times`] and [`crate::Fs::truncate`].
     pub fn node_setattr(&self, cred: &Cred, ino: Ino, set: &SetAttr) -> Result<Stat> {
         memory::slow_down_meta(&self.0.persist);
-        self.change_attrs(cred, ino, set, &pin()).map(Inode::stat)
+        let guard = pin();
+        let inode = resolve::find(&self.0.persist, ino, &guard)?;
+        let _held = self.hold_for(cred, inode, set)?;
+        attr::set_attr(&self.0.persist, cred, inode, set, false)?;
+        Ok(inode.stat())
     }
 
-    /// Does the same for callers that do not ask for the new ones, which lie on more lines.
+    /// Does the same, and changes the access ACL with the mode. ENOSPC: also no space to write the
+    /// ACL anew.
+    pub fn node_setattr_and_acl(&self, cred: &Cred, ino: Ino, set: &SetAttr) -> Result<Stat> {
+        memory::slow_down_meta(&self.0.persist);
+        let mut stat = None;
+        space::change_with_space(&self.0.persist, || {
+            let guard = pin();
+            let changed = self.change_attrs(cred, ino, set, &guard)?;
+            stat = changed.map(Inode::stat);
+            Ok(changed.is_some())
+        })?;
+        debug_assert!(stat.is_some(), "inode {ino} was changed");
+        stat.map_or_else(|| posix(libc::ENOSPC), Ok)
+    }
+
+    /// Does the same for callers that do not ask for the new ones, which lie on more lines; `None`:
+    /// there is no space for the ACL now, and nothing has changed.
     pub(crate) fn change_attrs<'g>(
         &self,
         cred: &Cred,
         ino: Ino,
         set: &SetAttr,
         guard: &'g Guard,
-    ) -> Result<&'g Inode> {
+    ) -> Result<Option<&'g Inode>> {
         let inode = resolve::find(&self.0.persist, ino, guard)?;
-        // A slot keeps the inode from being freed under a truncation.
-        let _held =
-            set.size.is_some().then(|| opening::handle(&self.0, inode, cred, libc::O_RDWR)).transpose()?;
-        attr::set_attr(&self.0.persist, cred, inode, set, false)?;
-        Ok(inode)
+        let _held = self.hold_for(cred, inode, set)?;
+        Ok(acl::set_attr(&self.0.persist, cred, inode, set, false)?.then_some(inode))
+    }
+
+    /// Returns a handle if the size is to be set: its slot keeps the inode from being freed under a
+    /// truncation.
+    fn hold_for(&self, cred: &Cred, inode: &Inode, set: &SetAttr) -> Result<Option<File>> {
+        set.size.is_some().then(|| opening::handle(&self.0, inode, cred, libc::O_RDWR)).transpose()
     }
 
     /// Creates (or, without O_EXCL, opens) a regular file, and returns whether it was made. One
@@ -337,6 +365,34 @@ impl Volume {
         space::change_with_space(persist, || {
             let guard = pin();
             xattr::set_xattr(persist, cred, resolve::find(persist, ino, &guard)?, name, value, flags)
+        })
+    }
+
+    /// Does the same, and has the mode follow an access ACL.
+    pub fn node_setxattr_and_mode(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        let persist = &self.0.persist;
+        memory::slow_down_meta(persist);
+        space::change_with_space(persist, || {
+            let guard = pin();
+            acl::set_xattr(persist, cred, resolve::find(persist, ino, &guard)?, name, value, flags)
+        })
+    }
+
+    /// Sets the access ACL, and the mode with it; `kill_sgid`: setgid goes, for a front end whose
+    /// kernel says so. EINVAL: it is no ACL. Other errors and crash as [`crate::Fs::setxattr`].
+    pub fn node_set_access_acl(&self, cred: &Cred, ino: Ino, value: &[u8], kill_sgid: bool) -> Result<()> {
+        let persist = &self.0.persist;
+        memory::slow_down_meta(persist);
+        space::change_with_space(persist, || {
+            let guard = pin();
+            acl::set_access(persist, cred, resolve::find(persist, ino, &guard)?, value, kill_sgid)
         })
     }
 

@@ -1,7 +1,6 @@
 //! Attributes, of files and of the volume.
 
 use super::{Wire, rights};
-use crate::acl::{self, Acl};
 use crate::adaptor::Adaptor;
 use crate::aside::{Job, What};
 use crate::blocking_hook::about_to_wait_for_requests;
@@ -9,6 +8,7 @@ use crate::handles::Handle;
 use crate::translate::root;
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
+use lanefs::acl::{self, Acl};
 use lanefs::{Cred, SetAttr, SetTime, Stat, times};
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
         // The times that the kernel kept for who wrote.
         adaptor.handle(handle)?.file.set_attr(&root(), &set)?
     } else {
-        rights::change(&adaptor.volume, req.ino, &set)?
+        adaptor.volume.node_setattr_and_acl(&root(), req.ino, &set)?
     };
     let (stat, holds) = adaptor.attributes_for_kernel(&stat);
     reply.attr_out(&stat, if has(fattr::FH) { adaptor.ttl } else { holds })
@@ -132,10 +132,11 @@ pub(super) fn setxattr(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
         kill_sgid = Some(a.u32()? & SETXATTR_ACL_KILL_SGID != 0);
         a.skip(4)?;
     }
+    debug_assert_eq!(kill_sgid.is_some(), adaptor.setxattr_ext, "as was agreed at INIT");
     let name = a.name()?;
     let value = a.bytes(size as usize)?;
     match name {
-        acl::ACCESS => rights::set_access_acl(&adaptor.volume, req, value, flags, kill_sgid),
+        acl::ACCESS => rights::set_access_acl(&adaptor.volume, req, value, kill_sgid),
         acl::DEFAULT if Acl::decode(value).is_none() => Err(Errno(libc::EINVAL)),
         _ => Ok(adaptor.volume.node_setxattr(&req.cred(), req.ino, name, value, flags)?),
     }
@@ -165,15 +166,12 @@ pub(super) fn listxattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply)
 
 pub(super) fn removexattr(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let name = req.args().name()?;
-    match adaptor.volume.node_removexattr(&req.cred(), req.ino, name) {
-        // Of an ACL that is not there the kernel's file systems say that it is gone, too.
-        Err(e) if e.errno() == libc::ENODATA && [acl::ACCESS, acl::DEFAULT].contains(&name) => Ok(()),
-        r => Ok(r?),
-    }
+    Ok(adaptor.volume.node_removexattr(&req.cred(), req.ino, name)?)
 }
 
 pub(super) fn access(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let who = Cred { prechecked: false, ..req.cred() };
+    debug_assert!(!who.prechecked, "access(2) asks what nobody has checked");
     Ok(adaptor.volume.node_access(&who, req.ino, req.args().u32()? as i32)?)
 }
 

@@ -6,11 +6,11 @@
 //! caller, and flags a change of owner whoever makes it.
 
 use super::Wire;
-use crate::acl::{self, Acl};
 use crate::aside::Aside;
 use crate::translate::root;
-use crate::wire::{Errno, Request};
-use lanefs::{Ino, Result, SetAttr, Stat, Volume};
+use crate::wire::Request;
+use lanefs::acl::{self, Acl};
+use lanefs::{Ino, Result, SetAttr, Volume};
 
 /// The bits of a mode that make a program run as somebody else.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
@@ -47,6 +47,7 @@ fn kills_sgid(req: &Request<'_>, mode: u32, gid: u32) -> bool {
 /// answered: by a mode that it believes somebody would be root who is not.
 pub(super) fn kill_priv(volume: &Volume, aside: &Aside, req: &Request<'_>, target: Ino) -> Result<()> {
     let stat = volume.node_stat(target)?;
+    debug_assert_eq!(stat.ino, target);
     if stat.mode & SET_ID == 0 {
         return Ok(());
     }
@@ -54,6 +55,7 @@ pub(super) fn kill_priv(volume: &Volume, aside: &Aside, req: &Request<'_>, targe
     if stat.mode & (libc::S_ISUID | libc::S_IXGRP) == 0 && !kill_sgid {
         return Ok(());
     }
+    debug_assert!(!kill_sgid || stat.mode & libc::S_ISGID != 0, "there is none to go");
     let kill = SetAttr { kill_priv: true, kill_sgid, ..SetAttr::default() };
     volume.node_setattr(&root(), target, &kill)?;
     aside.attributes_changed(target);
@@ -75,41 +77,8 @@ pub(super) fn with_sgid(volume: &Volume, req: &Request<'_>, set: SetAttr) -> Res
         return Ok(set);
     }
     let stat = volume.node_stat(req.ino)?;
+    debug_assert_eq!(stat.ino, req.ino);
     Ok(SetAttr { kill_sgid: kills_sgid(req, stat.mode, stat.gid), ..set })
-}
-
-/// Changes attributes, the ACL with the mode. The ACL first: there may be no space for it, and then
-/// nothing has changed.
-pub(super) fn change(volume: &Volume, target: Ino, set: &SetAttr) -> Result<Stat> {
-    let old = match set.mode {
-        Some(_) => match volume.node_getxattr(&root(), target, acl::ACCESS) {
-            Ok(value) => Some(value),
-            Err(e) if matches!(e.errno(), libc::ENODATA | libc::EOPNOTSUPP) => None,
-            Err(e) => return Err(e),
-        },
-        None => None,
-    };
-    let acl = old.as_deref().and_then(Acl::decode);
-    let (Some(mode), Some(mut acl)) = (set.mode, acl) else {
-        return volume.node_setattr(&root(), target, set);
-    };
-    acl.chmod(mode);
-    volume.node_setxattr(&root(), target, acl::ACCESS, &acl.encode(), 0)?;
-    volume.node_setattr(&root(), target, set).inspect_err(|_| put_back(volume, target, old.as_deref()))
-}
-
-/// Puts an access ACL back as it was; `None`: there was none.
-fn put_back(volume: &Volume, target: Ino, old: Option<&[u8]>) {
-    let back = match old {
-        Some(value) => volume.node_setxattr(&root(), target, acl::ACCESS, value, 0),
-        None => match volume.node_removexattr(&root(), target, acl::ACCESS) {
-            Err(e) if e.errno() == libc::ENODATA => Ok(()),
-            r => r,
-        },
-    };
-    if let Err(e) = back {
-        tracing::warn!("inode {}: its ACL does not agree with its mode: {e}", target.0);
-    }
 }
 
 /// Sets the access ACL of a request's inode: the mode follows it, and an ACL that is no more than
@@ -118,32 +87,11 @@ pub(super) fn set_access_acl(
     volume: &Volume,
     req: &Request<'_>,
     value: &[u8],
-    flags: i32,
     kill_sgid: Option<bool>,
 ) -> Wire<()> {
-    let target = req.ino;
-    let old = volume.node_getxattr(&root(), target, acl::ACCESS).ok();
-    let acl = Acl::decode(value).ok_or(Errno(libc::EINVAL))?;
-    let stat = volume.node_stat(target)?;
-    debug_assert_eq!(stat.ino, target);
-    let mut mode = stat.mode & 0o7000 | acl.mode();
-    if kill_sgid.unwrap_or(req.uid != 0 && req.gid != stat.gid) {
-        mode &= !libc::S_ISGID;
-    }
-    if acl.is_plain() {
-        match volume.node_removexattr(&root(), target, acl::ACCESS) {
-            Err(e) if e.errno() != libc::ENODATA => return Err(e.into()),
-            _ => {}
-        }
-    } else {
-        volume.node_setxattr(&root(), target, acl::ACCESS, value, flags)?;
-    }
-    debug_assert_eq!(mode & 0o777, acl.mode(), "the mode shows the ACL");
-    debug_assert_eq!(mode & !stat.mode & 0o7000, 0, "an ACL gives no setuid, setgid or sticky bit");
-    let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-    if let Err(e) = volume.node_setattr(&root(), target, &set) {
-        put_back(volume, target, old.as_deref());
-        return Err(e.into());
-    }
-    Ok(())
+    let kill_sgid = match kill_sgid {
+        Some(stated) => stated,
+        None => req.uid != 0 && req.gid != volume.node_stat(req.ino)?.gid,
+    };
+    Ok(volume.node_set_access_acl(&root(), req.ino, value, kill_sgid)?)
 }

@@ -6,7 +6,7 @@ use crate::hook::hook;
 use crate::report::Call;
 use crate::route::Last;
 use crate::table::is_ours;
-use crate::{acls, itself, links, volume};
+use crate::{itself, links, volume};
 use lanefs::stat::SetTime;
 use lanefs::{Cred, Fs, Ino, SetAttr, Volume, times};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
@@ -17,7 +17,7 @@ const KEEP: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
 /// Changes attributes of an inode as the program may.
 fn change(volume: &Volume, ino: Ino, set: &SetAttr) -> Result<c_int, c_int> {
-    acls::change(volume, ino, set).map(|()| 0).map_err(errno)
+    volume.node_setattr_and_acl(cred(volume), ino, set).map(|_| 0).map_err(errno)
 }
 
 /// Performs a call on the inode that a path names, or on the host. There is one walk: a name that
@@ -198,6 +198,11 @@ unsafe fn take_value(
     }
 }
 
+/// Returns what sets an attribute of an inode as the program may.
+fn set_xattr(volume: &Volume, ino: Ino, flags: c_int) -> impl FnOnce(&[u8], &[u8]) -> lanefs::Result<()> {
+    move |key, value| volume.node_setxattr_and_mode(cred(volume), ino, key, value, flags)
+}
+
 /// Gives the caller the names of extended attributes.
 ///
 /// # Safety
@@ -355,20 +360,20 @@ hook! {
     /// Sets an extended attribute.
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         by_inode(&CALL, (HERE, path), Last::Follow,
-            |v, ino| take_value(|key, value| acls::set_xattr(v, ino, key, value, flags), key, value, len),
+            |v, ino| take_value(set_xattr(v, ino, flags), key, value, len),
             |_, p| real(p, key, value, len, flags))
     }
     /// Sets an extended attribute of a link.
     fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         by_inode(&CALL, (HERE, path), Last::Keep,
-            |v, ino| take_value(|key, value| acls::set_xattr(v, ino, key, value, flags), key, value, len),
+            |v, ino| take_value(set_xattr(v, ino, flags), key, value, len),
             |_, p| real(p, key, value, len, flags))
     }
     /// Sets an extended attribute of an open file.
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         if !is_ours(fd) { return real(fd, key, value, len, flags); }
         by_fd(&CALL, fd, |v, d| {
-            take_value(|key, value| acls::set_xattr(v, d.file.ino(), key, value, flags), key, value, len)
+            take_value(set_xattr(v, d.file.ino(), flags), key, value, len)
         })
     }
     /// Lists extended attributes.
@@ -389,16 +394,16 @@ hook! {
     /// Removes an extended attribute.
     fn removexattr(path: *const c_char, key: *const c_char) -> c_int {
         by_inode(&CALL, (HERE, path), Last::Follow,
-            |v, ino| drop_one(|key| acls::remove_xattr(v, ino, key), key), |_, p| real(p, key))
+            |v, ino| drop_one(|key| v.node_removexattr(cred(v), ino, key), key), |_, p| real(p, key))
     }
     /// Removes an extended attribute of a link.
     fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int {
         by_inode(&CALL, (HERE, path), Last::Keep,
-            |v, ino| drop_one(|key| acls::remove_xattr(v, ino, key), key), |_, p| real(p, key))
+            |v, ino| drop_one(|key| v.node_removexattr(cred(v), ino, key), key), |_, p| real(p, key))
     }
     /// Removes an extended attribute of an open file.
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
         if !is_ours(fd) { return real(fd, key); }
-        by_fd(&CALL, fd, |v, d| drop_one(|key| acls::remove_xattr(v, d.file.ino(), key), key))
+        by_fd(&CALL, fd, |v, d| drop_one(|key| v.node_removexattr(cred(v), d.file.ino(), key), key))
     }
 }

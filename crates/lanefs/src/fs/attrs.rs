@@ -6,9 +6,9 @@ use crate::core::space;
 use crate::error::Error;
 use crate::memfs::Inode;
 use crate::ops::resolve;
-use crate::ops::{posix, xattr};
+use crate::ops::{acl, posix, xattr};
 use crate::{Result, SetAttr, SetTime, Stat};
-use crossbeam_epoch::{Guard, pin};
+use crossbeam_epoch::pin;
 
 /// The number of times that a path is walked anew whose file goes away behind the walk.
 const TURNS: usize = 100;
@@ -16,23 +16,34 @@ const TURNS: usize = 100;
 impl Fs {
     /// Changes attributes of what a path leads to.
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
-        memory::slow_down_meta(&self.volume.0.persist);
-        self.change(path, follow, set, &pin()).map(drop)
+        self.change(path, follow, set, |_| ())
     }
 
-    /// Changes attributes of what a path leads to, under a pin. One pin over both, here and below:
-    /// a number that was found is not another file's before the pin goes.
-    fn change<'g>(&self, path: &[u8], follow: bool, set: &SetAttr, guard: &'g Guard) -> Result<&'g Inode> {
-        for _ in 0..TURNS {
-            let ino = self.find(path, follow, guard)?;
-            debug_assert!(!ino.is_none(), "a path leads to inode 0");
-            match self.volume.change_attrs(&self.cred, ino, set, guard) {
-                // Gone between the two: the path may lead to what has replaced it.
-                Err(Error::Posix(libc::ESTALE)) => {}
-                result => return result,
+    /// Changes attributes of what a path leads to, and returns what `look` makes of the inode. One
+    /// pin over the walk and the change, here and below: a number that was found is not another
+    /// file's before the pin goes.
+    fn change<T>(&self, path: &[u8], follow: bool, set: &SetAttr, look: impl Fn(&Inode) -> T) -> Result<T> {
+        let persist = &self.volume.0.persist;
+        memory::slow_down_meta(persist);
+        let mut seen = None;
+        space::change_with_space(persist, || {
+            let guard = pin();
+            for _ in 0..TURNS {
+                let ino = self.find(path, follow, &guard)?;
+                debug_assert!(!ino.is_none(), "a path leads to inode 0");
+                match self.volume.change_attrs(&self.cred, ino, set, &guard) {
+                    // Gone between the two: the path may lead to what has replaced it.
+                    Err(Error::Posix(libc::ESTALE)) => {}
+                    result => {
+                        seen = result?.map(&look);
+                        return Ok(seen.is_some());
+                    }
+                }
             }
-        }
-        posix(libc::ENOENT)
+            posix(libc::ENOENT)
+        })?;
+        debug_assert!(seen.is_some(), "what was changed was looked at");
+        seen.map_or_else(|| posix(libc::ENOENT), Ok)
     }
 
     /// Changes attributes of what a path leads to, all that is asked or nothing, and returns the
@@ -44,8 +55,7 @@ impl Fs {
     /// EOPNOTSUPP: the mode of a symbolic link. Else those of [`Fs::chmod`], [`Fs::chown`],
     /// [`Fs::set_times`] and [`Fs::truncate`].
     pub fn set_attr(&self, path: impl AsPath, follow: bool, set: &SetAttr) -> Result<Stat> {
-        memory::slow_down_meta(&self.volume.0.persist);
-        let stat = self.change(path.as_path(), follow, set, &pin())?.stat();
+        let stat = self.change(path.as_path(), follow, set, Inode::stat)?;
         debug_assert!(follow || set.mode.is_none() || !stat.kind.is_symlink(), "a link got a mode");
         Ok(stat)
     }
@@ -65,11 +75,12 @@ impl Fs {
     }
 
     /// Sets the mode as chmod(2): `mode` is the bits 07777. Setgid goes if the caller is neither
-    /// the superuser nor in the file's group. Durable as [attributes](crate#content-and-attributes)
-    /// are.
+    /// the superuser nor in the file's group; an [ACL](crate::acl) follows. Durable as
+    /// [attributes](crate#content-and-attributes) are.
     ///
     /// # Errors
-    /// EPERM: not the owner. EROFS: the volume was opened for reading only.
+    /// EPERM: not the owner. EROFS: the volume was opened for reading only. ENOSPC: no space to
+    /// write the ACL anew.
     pub fn chmod(&self, path: impl AsPath, mode: u32) -> Result<()> {
         self.set(path.as_path(), true, &SetAttr { mode: Some(mode), ..Default::default() })
     }
@@ -165,26 +176,29 @@ impl Fs {
     /// symbolic links. Durable as [attributes](crate#content-and-attributes) are: after a crash all
     /// of an inode's extended attributes are those of one instant, and a value is whole.
     ///
+    /// An access ACL sets the mode, and is kept where the mode does not say all of it; one without
+    /// entries is removed ([`crate::acl`]). `flags` say nothing of ACLs.
+    ///
     /// # Errors
     /// - EEXIST: `XATTR_CREATE`, and it exists. ENODATA: `XATTR_REPLACE`, and it does not. EINVAL:
-    ///   other flags, or both.
+    ///   other flags, or both; an ACL that is none.
     /// - E2BIG: more than 65,536 bytes. ENOSPC: no space, more than 128 KiB for the inode, or a
     ///   default ACL of more than 3800 bytes.
-    /// - EOPNOTSUPP, ERANGE: as [`Fs::getxattr`].
+    /// - EOPNOTSUPP, ERANGE: as [`Fs::getxattr`]; EOPNOTSUPP: an ACL of a symbolic link.
     /// - EPERM: `user.` of what is neither file nor directory, or of another's sticky directory;
     ///   `trusted.` and `security.` by others than the superuser; ACLs by others than the owner.
     /// - EACCES: `user.`, and the file may not be written; a default ACL of what is no directory.
     /// - EROFS: the volume was opened for reading only. ESTALE: removed meanwhile.
     pub fn setxattr(&self, path: impl AsPath, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         self.change_xattrs(path.as_path(), true, |inode| {
-            xattr::set_xattr(&self.volume.0.persist, &self.cred, inode, name, value, flags)
+            acl::set_xattr(&self.volume.0.persist, &self.cred, inode, name, value, flags)
         })
     }
 
     /// Does what [`Fs::setxattr`] does, without following a symbolic link at the end.
     pub fn lsetxattr(&self, path: impl AsPath, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         self.change_xattrs(path.as_path(), false, |inode| {
-            xattr::set_xattr(&self.volume.0.persist, &self.cred, inode, name, value, flags)
+            acl::set_xattr(&self.volume.0.persist, &self.cred, inode, name, value, flags)
         })
     }
 
@@ -203,7 +217,8 @@ impl Fs {
         self.volume.node_listxattr(&self.cred, ino)
     }
 
-    /// Removes an attribute as removexattr(2). Follows symbolic links. Crash as [`Fs::setxattr`].
+    /// Removes an attribute as removexattr(2); an ACL need not be there. Follows symbolic links.
+    /// Crash as [`Fs::setxattr`].
     ///
     /// # Errors
     /// ENODATA: no such attribute. ENOSPC: more than a few hundred bytes are left of others, have

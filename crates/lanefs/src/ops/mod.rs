@@ -1,6 +1,7 @@
 //! Operations: a verb is a file. Each follows the steps of DESIGN "Epoch lanes"; [`Op`]
 //! is its time between steps 1 and 7.
 
+pub(crate) mod acl;
 pub(crate) mod attr;
 pub(crate) mod content;
 pub(crate) mod create;

@@ -3,6 +3,7 @@
 use super::perm::{self, R, W};
 use super::rights::Rights;
 use super::{Op, posix};
+use crate::acl::{ACCESS as ACCESS_ACL, DEFAULT as DEFAULT_ACL};
 use crate::core::Core;
 use crate::core::space::{blocks_of_xattrs, promise_of_xattrs};
 use crate::error::Result;
@@ -17,9 +18,6 @@ use lanefs_format::record::NEW_XATTRS_MAX;
 use lanefs_format::xattrs::{self, ACL_PREFIX};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::Relaxed;
-
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// Checks that the caller may use a name at all, and has what changing it takes: ownership or write
 /// permission.
@@ -247,15 +245,18 @@ pub(crate) fn set_xattr(
     set.map(|()| true)
 }
 
-/// Removes an attribute. Returns false if there is no space to write the others anew: as
-/// [`set_xattr`].
+/// Removes an attribute; an ACL need not be there, as in the kernel's file systems. Returns false
+/// if there is no space to write the others anew: as [`set_xattr`].
 pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8]) -> Result<bool> {
     check(inode, cred, name, true)?;
     core.writable()?;
+    let is_acl = name.starts_with(ACL_PREFIX);
     let blocks = {
         let guard = crossbeam_epoch::pin();
-        let Some(now) = load_xattrs(core, inode, &guard)? else { return posix(libc::ENODATA) };
-        let Some(value) = now.get(name) else { return posix(libc::ENODATA) };
+        let now = load_xattrs(core, inode, &guard)?;
+        let Some((now, value)) = now.and_then(|x| Some((x, x.get(name)?))) else {
+            return if is_acl { Ok(true) } else { posix(libc::ENODATA) };
+        };
         blocks_of_xattrs(now.encoded().len().saturating_sub(Xattrs::bytes(name, value)))
     };
     // What is left is written anew, and gives its old blocks back: possible on a full volume
@@ -277,7 +278,11 @@ pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8])
     if blocks > 0 {
         hand_over_xattrs(core, inode, removed.is_ok(), blocks);
     }
-    removed.map(|()| true)
+    match removed {
+        // Somebody else was faster.
+        Err(e) if is_acl && e.errno() == libc::ENODATA => Ok(true),
+        result => result.map(|()| true),
+    }
 }
 
 /// Gives the store attributes that may take `blocks`, so that the checkpoint which

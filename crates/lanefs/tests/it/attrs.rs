@@ -369,3 +369,112 @@ fn setgid_that_is_no_program_goes_where_a_stranger_writes() {
         }
     }
 }
+
+/// An ACL as the kernel hands it over: tags, permissions and ids.
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        value.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
+/// What a mode says, as an ACL.
+fn plain(mode: u16) -> Vec<u8> {
+    let none = u32::MAX;
+    acl(&[(1, mode >> 6 & 7, none), (4, mode >> 3 & 7, none), (32, mode & 7, none)])
+}
+
+/// One that says more than a mode: its mask is 6, and what it shows 0760.
+fn with_a_user(mode: u16) -> Vec<u8> {
+    let none = u32::MAX;
+    acl(&[
+        (1, mode >> 6 & 7, none),
+        (2, 6, 1000),
+        (4, 5, none),
+        (16, mode >> 3 & 7, none),
+        (32, mode & 7, none),
+    ])
+}
+
+/// Programs copy a mode as an ACL. It was stored as an attribute like others: the mode stayed as it
+/// was, and the file was shown with an ACL.
+#[test]
+fn an_access_acl_sets_the_mode_and_is_kept_where_it_says_more() {
+    const ACCESS: &[u8] = lanefs::acl::ACCESS;
+    let (fs, dev) = root(64);
+    fs.write("/f", b"").unwrap();
+    fs.chmod("/f", 0o4600).unwrap();
+    let mode = |fs: &lanefs::Fs| fs.stat("/f").unwrap().mode & 0o7777;
+    fs.setxattr("/f", ACCESS, &plain(0o644), 0).unwrap();
+    assert_eq!(mode(&fs), 0o4644);
+    assert_eq!(fs.listxattr("/f").unwrap(), Vec::<Vec<u8>>::new());
+    // One that says more, by whichever way it comes.
+    let ino = fs.stat("/f").unwrap().ino;
+    let user = Cred::root();
+    let ways: [&dyn Fn() -> lanefs::Result<()>; 4] = [
+        &|| fs.setxattr("/f", ACCESS, &with_a_user(0o760), 0),
+        &|| fs.lsetxattr("/f", ACCESS, &with_a_user(0o760), libc::XATTR_CREATE),
+        &|| fs.volume().node_setxattr_and_mode(&user, ino, ACCESS, &with_a_user(0o760), 0),
+        &|| fs.volume().node_set_access_acl(&user, ino, &with_a_user(0o760), false),
+    ];
+    for (n, set) in ways.iter().enumerate() {
+        fs.chmod("/f", 0o4600).unwrap();
+        set().unwrap();
+        assert_eq!(mode(&fs), 0o4760, "way {n}");
+        assert_eq!(fs.getxattr("/f", ACCESS).unwrap(), with_a_user(0o760), "way {n}");
+    }
+    // A mode moves what it shows: the mask, not the group's entry.
+    let by_handle = |m| {
+        let file = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+        let set = lanefs::SetAttr { mode: Some(m), ..Default::default() };
+        file.set_attr(&user, &set).unwrap();
+    };
+    fs.chmod("/f", 0o640).unwrap();
+    assert_eq!((mode(&fs), fs.getxattr("/f", ACCESS).unwrap()), (0o640, with_a_user(0o640)));
+    by_handle(0o604);
+    assert_eq!((mode(&fs), fs.getxattr("/f", ACCESS).unwrap()), (0o604, with_a_user(0o604)));
+    let fs = reopen(fs, &dev);
+    assert_eq!((mode(&fs), fs.getxattr("/f", ACCESS).unwrap()), (0o604, with_a_user(0o604)));
+    // What the mode says takes an ACL away, and so does one without entries.
+    fs.setxattr("/f", ACCESS, &plain(0o440), 0).unwrap();
+    assert_eq!((mode(&fs), errno(fs.getxattr("/f", ACCESS))), (0o440, libc::ENODATA));
+    fs.setxattr("/f", ACCESS, &with_a_user(0o777), 0).unwrap();
+    fs.setxattr("/f", ACCESS, &acl(&[]), 0).unwrap();
+    assert_eq!((mode(&fs), errno(fs.getxattr("/f", ACCESS))), (0o777, libc::ENODATA));
+    fs.removexattr("/f", ACCESS).unwrap();
+}
+
+#[test]
+fn an_acl_that_is_refused_leaves_the_mode() {
+    use lanefs::acl::{ACCESS, DEFAULT};
+    let (fs, _d) = root(64);
+    let alice = fs.volume().as_user(Cred::user(1, 10, &[]));
+    fs.mkdir("/d", 0o777).unwrap();
+    alice.write("/d/f", b"").unwrap();
+    alice.symlink("f", "/d/l").unwrap();
+    fs.chmod("/d/f", 0o2660).unwrap();
+    let bob = fs.volume().as_user(Cred::user(2, 11, &[]));
+    let good = with_a_user(0o750);
+    assert_eq!(errno(bob.setxattr("/d/f", ACCESS, &good, 0)), libc::EPERM);
+    assert_eq!(errno(alice.setxattr("/d/f", ACCESS, &good[..good.len() - 1], 0)), libc::EINVAL);
+    assert_eq!(errno(alice.setxattr("/d", DEFAULT, b"no ACL", 0)), libc::EINVAL);
+    assert_eq!(errno(alice.setxattr("/d/f", DEFAULT, &good, 0)), libc::EACCES);
+    assert_eq!(errno(alice.lsetxattr("/d/l", ACCESS, &good, 0)), libc::EOPNOTSUPP);
+    // A change of which one part is refused changes nothing, the ACL neither.
+    alice.setxattr("/d/f", ACCESS, &good, 0).unwrap();
+    let both = lanefs::SetAttr { mode: Some(0o600), uid: Some(2), ..Default::default() };
+    assert_eq!(errno(alice.set_attr("/d/f", true, &both)), libc::EPERM);
+    assert_eq!(fs.stat("/d/f").unwrap().mode & 0o7777, 0o2750);
+    assert_eq!(fs.getxattr("/d/f", ACCESS).unwrap(), good);
+    // Setgid goes with an ACL, as with a mode, where the owner is not in the file's group.
+    fs.chown("/d/f", None, Some(77), true).unwrap();
+    fs.chmod("/d/f", 0o2750).unwrap();
+    alice.setxattr("/d/f", ACCESS, &good, 0).unwrap();
+    assert_eq!(fs.stat("/d/f").unwrap().mode & 0o7777, 0o750);
+    fs.chmod("/d/f", 0o2750).unwrap();
+    let ino = fs.stat("/d/f").unwrap().ino;
+    fs.volume().node_set_access_acl(&Cred::root(), ino, &good, true).unwrap();
+    assert_eq!(fs.stat("/d/f").unwrap().mode & 0o7777, 0o750);
+}

@@ -453,7 +453,8 @@ fn what_cannot_be_born_is_refused_whole() {
         assert_eq!(errno(fs.volume().node_mknod(&user, dir, b"f", birth, 0)), want);
         assert_eq!(ls(&fs, "/"), Vec::<String>::new());
     }
-    assert_eq!(errno(fs.setxattr("/", b"system.posix_acl_default", &big, 0)), libc::ENOSPC);
+    let set = fs.volume().node_setxattr(&Cred::root(), dir, b"system.posix_acl_default", &big, 0);
+    assert_eq!(errno(set), libc::ENOSPC);
     fs.write("/there", b"").unwrap();
     let birth = NewInodeAttrs { mode: 0o600, xattrs: &[(b"user.a", b"")] };
     fs.volume().node_create(&Cred::root(), dir, b"there", birth, libc::O_CREAT | libc::O_RDWR).unwrap();

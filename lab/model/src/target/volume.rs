@@ -165,6 +165,12 @@ impl VolumeTarget {
             }
             Op::FsyncPath { path } => done(self.with_open(who, path, libc::O_RDONLY, |f| f.sync_all())),
             Op::Sync => done(self.volume()?.sync()),
+            // By number, where the mode does not follow and any bytes are an ACL: what is looked at
+            // is when they are durable.
+            Op::Setxattr { path, name, value, flags } if name.0.starts_with(b"system.posix_acl_") => {
+                let ino = fs.stat(path.0.as_slice())?.ino;
+                done(fs.volume().node_setxattr(fs.cred(), ino, &name.0, &value.bytes(0), *flags))
+            }
             Op::Setxattr { path, name, value, flags } => {
                 done(fs.setxattr(path.0.as_slice(), &name.0, &value.bytes(0), *flags))
             }

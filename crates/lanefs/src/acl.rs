@@ -1,10 +1,23 @@
 //! POSIX ACLs as the kernel stores them in `system.posix_acl_access` and
-//! `system.posix_acl_default`.
+//! `system.posix_acl_default`, and what they have to do with modes.
 //!
-//! With FUSE's POSIX_ACL the kernel checks access against these values, and leaves three things to
-//! the file system, done here as ext4 and XFS do them (see acl(5)): a new file inherits its
-//! directory's default ACL in place of the umask; a mode change changes the ACL's owner, mask and
-//! other entries; setting an access ACL sets the mode.
+//! The library stores an ACL as the extended attribute that the kernel has for it, and checks
+//! access by the mode alone. With FUSE's POSIX_ACL the kernel checks access against these values.
+//! Three things are the file system's, done as ext4 and XFS do them (see acl(5)):
+//!
+//! 1. Setting an access ACL sets the mode, and the ACL is kept only where the mode does not say all
+//!    of it. Programs copy a mode so where they are linked to libacl: `sed -i`, vim, cp and tar.
+//! 2. A change of mode changes the ACL's owner, mask and other entries.
+//! 3. A new file inherits its directory's default ACL in place of the umask. This is the mount's:
+//!    what the library makes by path inherits none.
+//!
+//! The calls of [`crate::Fs`] and [`crate::File`] do the first two, and so do
+//! [`crate::Volume::node_setxattr_and_mode`] and [`crate::Volume::node_setattr_and_acl`]. They
+//! change ACL and mode one after the other: of two threads that change them at a time one may leave
+//! the other's mode beside its own ACL.
+
+/// The bytes of an ACL without entries, which stands for none.
+pub(crate) const NO_ENTRIES: usize = 4;
 
 /// Name of the attribute that holds the access ACL.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
