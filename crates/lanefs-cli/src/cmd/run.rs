@@ -4,7 +4,8 @@ mod program;
 
 use crate::failure::{About, Failure, Outcome};
 use crate::image::Place;
-use crate::{mounted, size};
+use crate::{image, mounted, size};
+use lanefs::{Cred, FileKind, MountOptions};
 use lanefs_store::device::FileOptions;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -66,6 +67,11 @@ pub fn run(args: &Args) -> Outcome {
     let library = library()?;
     let program = program::find(&args.command[0])?;
     program::check(&program)?;
+    if let Some(dir) = &args.chdir
+        && let Ok(below) = dir.strip_prefix(&prefix)
+    {
+        may_begin(dir, below, &args.place, &images)?;
+    }
     let mut command = Command::new(&program);
     command.arg0(&args.command[0]).args(&args.command[1..]);
     let mut preload = library.into_os_string();
@@ -93,6 +99,28 @@ pub fn run(args: &Args) -> Outcome {
         None => {}
     }
     Err(command.exec()).about(program.display())
+}
+
+/// Checks that the program can begin in a directory of the volume. Else it would find itself
+/// nowhere, and the library could only say so when it runs.
+fn may_begin(dir: &Path, below: &Path, place: &Place, images: &[PathBuf]) -> Result<(), Failure> {
+    let options =
+        MountOptions { read_only: true, background: false, cache_size: 16 << 20, ..MountOptions::default() };
+    let fs = image::open_with(images, &options)?.as_user(Cred::current());
+    let refuse = |why: &str| Err(Failure::new(format_args!("{}: {why}", dir.display())));
+    let inside = Path::new("/").join(below);
+    match fs.stat(&inside) {
+        Ok(stat) if stat.kind != FileKind::Dir => refuse("no directory, and -C wants one to begin in"),
+        Ok(_) => fs.access(&inside, libc::X_OK).about(dir.display()),
+        Err(e) if e.errno() == libc::ENOENT => {
+            let names: Vec<_> = place.images.iter().map(|i| i.display().to_string()).collect();
+            let (names, inside) = (names.join(","), inside.display());
+            refuse(&format!(
+                "no such directory in the volume; make it first: `lanefs mkdir -p {names}:{inside}`"
+            ))
+        }
+        Err(e) => Err(e).about(dir.display()),
+    }
 }
 
 /// Returns the directory below which the program finds the volume.

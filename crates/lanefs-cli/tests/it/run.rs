@@ -70,6 +70,19 @@ fn what_cannot_be_served_is_refused_before_it_starts() {
     }
     let own = image.parent().unwrap().to_str().unwrap();
     lanefs_run(&image, own, &[], &["true"]).fails(1, &["choose another directory"]);
+    // The program began in a directory that was not there.
+    let fs = lanefs::Volume::open(&[&image], &lanefs::MountOptions::default()).unwrap();
+    fs.fs().write("/file", b"").unwrap();
+    fs.close().unwrap();
+    let begins = |at: &str| {
+        lanefs_run(&image, "/run-test", &["-C", &format!("/run-test/{at}")], &["touch", "/run-test/ran"])
+    };
+    let way = format!("lanefs mkdir -p {}:/none", image.display());
+    begins("none").fails(1, &["/run-test/none: no such directory in the volume", &way]);
+    begins("file").fails(1, &["/run-test/file: no directory"]);
+    let shown = run_command(Command::new(LANEFS).arg("ls").arg(&image)).ok();
+    assert_eq!(shown.out, "file\n", "a program was started");
+    begins("").ok();
     let opened = lanefs::Volume::open(&[&image], &lanefs::MountOptions::default()).unwrap();
     let who = format!("in use by process {}", std::process::id());
     lanefs_run(&image, "/run-test", &[], &["true"]).fails(1, &[&who]);
