@@ -4,8 +4,9 @@ use lanefs::Volume;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The directory below which programs find the volume; the host has none of that name.
-pub const PREFIX: &str = "/lanefs-preload-test/data";
+/// The directory below which programs find the volume. The host has none of that name, and has the
+/// one above it: programs make what they miss above their own directory, and that was on the host.
+pub const PREFIX: &str = "/tmp/lanefs-preload-test";
 
 pub struct TestVolume {
     pub dir: tempfile::TempDir,
@@ -46,6 +47,14 @@ impl TestVolume {
         set("LANEFS_PREFIX", prefix.into());
         set("LANEFS_IMAGES", self.image().display().to_string());
         set("LANEFS_CACHE", (64u64 << 20).to_string());
+    }
+}
+
+impl Drop for TestVolume {
+    fn drop(&mut self) {
+        let left = Path::new(PREFIX).ancestors().find(|a| a.exists());
+        let made = left != Path::new(PREFIX).parent();
+        assert!(std::thread::panicking() || !made, "programs made {left:?} on the host");
     }
 }
 
