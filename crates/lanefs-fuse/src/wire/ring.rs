@@ -19,6 +19,14 @@
 //!    and as long as another thread of it waits for the mount ([`crate::aside`]) the ring is not
 //!    closed. Whatever came for such an entry would never be answered, not even when the connection
 //!    is cut.
+//! R5 ECANCELED is the end of a ring here, and no accident as it may be in the ring of a device
+//!    (lanefs-store, `device::ring`). There the kernel says so of what it had to hand to a worker
+//!    and found none for: it makes none for a thread that has a signal to take. A command of FUSE
+//!    goes to no worker: what would send it there is EAGAIN, the answer to one that comes before
+//!    INIT was answered, and entries are made behind that. Of what it has taken, the kernel says
+//!    ECANCELED where the thread of the entry is ending or the ring is being closed, and ENOTCONN
+//!    where it takes back a command without a request (Linux 6.14 and later: `fuse_uring_cmd`,
+//!    `fuse_uring_send_in_task`, `fuse_uring_cancel`). So a signal ends none.
 //!
 //! FORGET and INTERRUPT come over /dev/fuse also then, and so does what was sent before the queues
 //! were ready.
@@ -282,6 +290,7 @@ impl Entry {
             if let Some(result) = self.completed() {
                 return match -result {
                     0 => Ok(true),
+                    // R5.
                     libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => Ok(false),
                     e => Err(io::Error::from_raw_os_error(e)),
                 };
