@@ -3,7 +3,7 @@
 //! for an argument that cannot be.
 
 use crate::path::PathArg;
-use lanefs::Error;
+use lanefs::{Error, StoreError};
 use lanefs_sync::fork;
 use libc::c_int;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -68,6 +68,10 @@ impl Failure {
     fn told(self) -> Result<(c_int, String), PyErr> {
         match self {
             Failure::Library(Error::Posix(errno)) => Ok((errno, describe(errno))),
+            // Who writes Python makes it in Python.
+            Failure::Library(Error::Store(e @ StoreError::NoImage { .. })) => {
+                Ok((e.errno(), format!("{}; make it with lanefs.format(PATH, SIZE)", e.without_advice())))
+            }
             Failure::Library(e) => Ok((e.errno(), e.to_string())),
             Failure::Errno(errno, text) => Ok((errno, text)),
             Failure::Closed(what) => Err(PyValueError::new_err(what)),

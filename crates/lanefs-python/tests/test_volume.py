@@ -101,6 +101,8 @@ def test_images_and_options(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         lanefs.Volume(tmp_path / "missing")
     assert "missing" in str(missing.value)
+    # What it says to do is a call of Python's.
+    assert "lanefs.format(" in str(missing.value) and "mkfs" not in str(missing.value)
     (tmp_path / "text").write_text("no volume" * 1000)
     with pytest.raises(OSError) as no_volume:
         lanefs.Volume(tmp_path / "text")

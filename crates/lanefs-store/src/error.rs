@@ -25,6 +25,9 @@ pub enum StoreError {
     /// The system would not open or make the image: its answer, such as ENOENT, EACCES, EEXIST.
     #[error("{device}: {why}")]
     NotOpened { device: String, why: String, errno: i32 },
+    /// There is no image yet: it does not exist (ENOENT), or is an empty file (EINVAL).
+    #[error("{device}: {why}; make it with `lanefs mkfs --size SIZE`")]
+    NoImage { device: String, why: &'static str, errno: i32 },
     /// The image is no LaneFS volume, or not one this version can open: EINVAL.
     #[error("{device}: {why}")]
     NotAVolume { device: String, why: String },
@@ -98,6 +101,7 @@ impl StoreError {
             StoreError::Io { device, what, offset, message, .. } => {
                 format!("{device}: {what} at byte {offset} failed: {message}")
             }
+            StoreError::NoImage { device, why, .. } => format!("{device}: {why}"),
             StoreError::NotAVolume { device, why } => {
                 let advice = why.find("; run `lanefs fsck").or(why.find("; if it was one, `lanefs fsck"));
                 format!("{device}: {}", &why[..advice.unwrap_or(why.len())])
@@ -112,7 +116,7 @@ impl StoreError {
             StoreError::Io { errno: libc::ENOSPC | libc::EDQUOT, .. } => libc::ENOSPC,
             StoreError::Io { .. } | StoreError::Corrupt { .. } | StoreError::Closed => libc::EIO,
             StoreError::BadInode { .. } => libc::EUCLEAN,
-            StoreError::NotOpened { errno, .. } => *errno,
+            StoreError::NotOpened { errno, .. } | StoreError::NoImage { errno, .. } => *errno,
             StoreError::NotAVolume { .. } => libc::EINVAL,
             StoreError::InUse { .. } => libc::EBUSY,
             StoreError::NoSpace => libc::ENOSPC,

@@ -131,6 +131,7 @@ impl Shown {
                         e,
                         StoreError::InUse { .. }
                             | StoreError::NotOpened { .. }
+                            | StoreError::NoImage { .. }
                             | StoreError::NotAVolume { .. }
                     ) =>
                 {

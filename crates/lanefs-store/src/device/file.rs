@@ -146,7 +146,7 @@ impl FileDevice {
         let size = size_of_medium(&file, block_device)
             .map_err(|e| io_error(&name, "asking for the size", 0, e.raw_os_error(), &e.to_string()))?;
         if size == 0 {
-            return Err(no("empty; make an image with `lanefs mkfs --size SIZE`".into()));
+            return Err(StoreError::NoImage { device: name, why: "empty", errno: libc::EINVAL });
         }
         if size < BLOCK_SIZE as u64 {
             return Err(no(format!("{size} bytes are not enough for a volume; name another image")));
@@ -478,12 +478,15 @@ fn open_descriptor(
 
 /// Returns the error for a file that the kernel does not open.
 fn refused(name: &str, e: Errno) -> StoreError {
-    StoreError::NotOpened { device: name.into(), why: open_hint(e), errno: e.raw_os_error() }
+    let (device, errno) = (name.into(), e.raw_os_error());
+    match e {
+        Errno::NOENT => StoreError::NoImage { device, why: "does not exist", errno },
+        e => StoreError::NotOpened { device, why: open_hint(e), errno },
+    }
 }
 
 fn open_hint(e: Errno) -> String {
     match e {
-        Errno::NOENT => "does not exist; make it with `lanefs mkfs --size SIZE`".into(),
         Errno::ACCESS | Errno::PERM => "permission denied; check the owner and mode of the image".into(),
         Errno::ROFS => "on a read-only file system; open it read-only".into(),
         e => format!("cannot be opened: {e}"),
