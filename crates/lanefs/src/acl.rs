@@ -16,15 +16,14 @@
 //! change ACL and mode one after the other: of two threads that change them at a time one may leave
 //! the other's mode beside its own ACL.
 
-/// The bytes of an ACL without entries, which stands for none.
-pub(crate) const NO_ENTRIES: usize = 4;
-
 /// Name of the attribute that holds the access ACL.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// Name of the attribute that holds a directory's default ACL.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
+/// An ACL without entries, which stands for none.
+pub(crate) const NO_ENTRIES: &[u8] = &VERSION.to_le_bytes();
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP_OBJ: u16 = 0x04;

@@ -30,7 +30,7 @@ pub(crate) fn set_xattr(
     if inode.kind == FileKind::Symlink {
         return posix(libc::EOPNOTSUPP);
     }
-    if value.len() <= NO_ENTRIES {
+    if value.is_empty() || value == NO_ENTRIES {
         return xattr::remove_xattr(core, cred, inode, name);
     }
     if name == ACCESS {

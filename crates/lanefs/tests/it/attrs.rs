@@ -460,6 +460,7 @@ fn an_acl_that_is_refused_leaves_the_mode() {
     assert_eq!(errno(bob.setxattr("/d/f", ACCESS, &good, 0)), libc::EPERM);
     assert_eq!(errno(alice.setxattr("/d/f", ACCESS, &good[..good.len() - 1], 0)), libc::EINVAL);
     assert_eq!(errno(alice.setxattr("/d", DEFAULT, b"no ACL", 0)), libc::EINVAL);
+    assert_eq!(errno(alice.setxattr("/d/f", ACCESS, b"none", 0)), libc::EINVAL);
     assert_eq!(errno(alice.setxattr("/d/f", DEFAULT, &good, 0)), libc::EACCES);
     assert_eq!(errno(alice.lsetxattr("/d/l", ACCESS, &good, 0)), libc::EOPNOTSUPP);
     // A change of which one part is refused changes nothing, the ACL neither.
