@@ -77,13 +77,37 @@ impl Held {
             debug_assert!(usize::from(slot) <= SLOTS_MAX, "slot {slot} of a pack");
             let new = TableEntry { block: pack, slot, generation, epoch };
             let old = std::mem::replace(&mut leaf.entries[usize::from(number)], new);
-            if !old.block.is_none() && left.last().is_none_or(|l| l.block != old.block) {
-                left.push(old);
-            }
+            note_left(&mut left, old);
         }
-        left.sort_unstable_by_key(|l| l.block.addr);
-        left.dedup_by_key(|l| l.block.addr);
-        freed.extend(left.iter().filter(|old| !leaf.names(old)).map(|old| old.block));
+        leaf.find_unnamed(left, freed);
+    }
+
+    /// Frees these numbers of the chunk, each of whose next uses has the generation beside it.
+    /// `freed` gets the blocks that are free now (T4): the chunk is searched once for each block,
+    /// not for each number.
+    pub fn clear_all(
+        &self,
+        numbers: impl Iterator<Item = (Ino, u32)>,
+        epoch: u64,
+        freed: &mut Vec<BlockRef>,
+    ) {
+        let mut leaf = self.chunk.lock();
+        leaf.dirty = true;
+        let mut left: Vec<TableEntry> = Vec::new();
+        for (ino, next) in numbers {
+            let new = TableEntry { generation: next, epoch, ..TableEntry::default() };
+            let old = std::mem::replace(&mut leaf.entries[ino.slot()], new);
+            debug_assert!(!old.block.is_none(), "number {ino} was free before");
+            note_left(&mut left, old);
+        }
+        leaf.find_unnamed(left, freed);
+    }
+}
+
+/// Notes an entry that names nothing any more, unless the last one noted named the same block.
+fn note_left(left: &mut Vec<TableEntry>, old: TableEntry) {
+    if !old.block.is_none() && left.last().is_none_or(|l| l.block != old.block) {
+        left.push(old);
     }
 }
 
@@ -91,6 +115,13 @@ impl Leaf {
     /// Returns whether an entry names the block that `old`, which was one, named.
     fn names(&self, old: &TableEntry) -> bool {
         old.slot != 0 && self.entries.iter().any(|e| e.block.addr == old.block.addr)
+    }
+
+    /// Adds to `freed` the blocks that some entries named which are gone, and that none names now.
+    fn find_unnamed(&self, mut left: Vec<TableEntry>, freed: &mut Vec<BlockRef>) {
+        left.sort_unstable_by_key(|l| l.block.addr);
+        left.dedup_by_key(|l| l.block.addr);
+        freed.extend(left.iter().filter(|old| !self.names(old)).map(|old| old.block));
     }
 }
 
@@ -214,6 +245,12 @@ impl InodeTable {
         let held = self.chunk(chunk, true, source)?.ok_or_else(beyond)?;
         debug_assert!(Arc::strong_count(&held) > 1, "the table has chunk {chunk}, too (T1)");
         Ok(Held { chunk: held })
+    }
+
+    /// Brings a chunk into memory that has been used before, and keeps it there; `None` if it has
+    /// not.
+    pub fn find(&self, chunk: u64, source: &(impl BlockSource + ?Sized)) -> Result<Option<Held>> {
+        Ok(self.chunk(chunk, false, source)?.map(|chunk| Held { chunk }))
     }
 
     /// Sets the entry of `ino`. Returns the block that is free now (T4), if there is one.
@@ -465,6 +502,27 @@ mod tests {
         freed.clear();
         held.set_pack(r(53), [(2, 20), (4, 1), (9, 90)].into_iter(), 6, &mut freed);
         assert_eq!(freed, [r(51), r(52)]);
+    }
+
+    /// Files of two packs by turns, of which one has another file still: what was noted last is no
+    /// sign that a block was not noted before.
+    #[test]
+    fn numbers_that_are_freed_together_free_each_pack_once_and_none_that_is_named() {
+        let log = MemLog::default();
+        let t = InodeTable::new();
+        let held = t.hold(0, &log).unwrap();
+        let mut freed = Vec::new();
+        held.set_pack(r(50), [(1, 10), (3, 30), (5, 50), (9, 90)].into_iter(), 3, &mut freed);
+        held.set_pack(r(51), [(2, 20), (4, 40), (6, 60)].into_iter(), 3, &mut freed);
+        held.clear_all((1..=6).map(|n| (Ino(n), 10 * n as u32 + 1)), 4, &mut freed);
+        assert_eq!(freed, [r(51)], "the other pack has inode 9 still");
+        let free = TableEntry { generation: 31, epoch: 4, ..TableEntry::default() };
+        assert_eq!(t.lookup(Ino(3), &log).unwrap(), free);
+        assert_eq!(t.chunk_usage(0, &log).unwrap().used, 1 << 9);
+        freed.clear();
+        held.clear_all([(Ino(9), 91)].into_iter(), 5, &mut freed);
+        assert_eq!(freed, [r(50)]);
+        assert!(t.find(1, &log).unwrap().is_none(), "a look at a chunk does not make it");
     }
 
     #[test]

@@ -44,14 +44,14 @@ let new = TableEntry { block: pack, slot, generation, epoch };",
     Edit {
         fault: Fault::EndedUnseen,
         file: ENGINE_FOLD_DYING,
-        from: "if self.inodes.cache.has(ino) || orphans",
-        to: "if self.inodes.cache.has(ino) && !$PLANTED || orphans",
+        from: "&& !self.inodes.cache.has(ino));",
+        to: "&& (!self.inodes.cache.has(ino) || $PLANTED));",
     },
     Edit {
         fault: Fault::EndedUnseen,
         file: ENGINE_FOLD_DYING,
-        from: "= self.inodes.cache.note_written(ino) {",
-        to: "= self.inodes.cache.note_written(ino).filter(|_| !$PLANTED) {",
+        from: "= self.inodes.cache.note_written(d.ino) {",
+        to: "= self.inodes.cache.note_written(d.ino).filter(|_| !$PLANTED) {",
     },
     Edit {
         fault: Fault::UncheckedBatch,

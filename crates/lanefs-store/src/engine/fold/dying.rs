@@ -2,7 +2,9 @@
 //!
 //! A fold may remove a million of them, and all there is to be done for an empty one is to free its
 //! number: it has no blocks, no promises and no marks. How many names it had is in its slot of the
-//! pack, so the pack is read, once for all of its files, and no inode is made of any.
+//! pack, so the pack is read, once for all of its files, and no inode is made of any. The files of
+//! a chunk of the inode table end together: the chunk is looked for once, and searched for other
+//! names of a pack once for each pack, not for each file.
 //!
 //! 1. An inode in memory may know more than its slot. So none is passed by: it is looked for in
 //!    memory before its slot is, and once more when its number is free. Who has read the table
@@ -19,12 +21,12 @@ use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::log::io::Io;
 use crate::parallel;
-use crate::tree::block_io::BlockSource;
+use crate::tree::block_io::{BlockSink, BlockSource};
 use lanefs_format::header::BlockKind;
 use lanefs_format::inode::InodeBlock;
 use lanefs_format::pack::{self, SLOT_MIN};
 use lanefs_format::table_node::TableEntry;
-use lanefs_format::{BlockRef, Ino};
+use lanefs_format::{BlockRef, INOS_PER_CHUNK, Ino};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -35,6 +37,8 @@ struct Dying {
     generation: u32,
     /// The names that it gains; mostly -1.
     delta: i64,
+    /// Where it is among the plan's dead.
+    at: usize,
 }
 
 /// What the slot of an empty file says.
@@ -101,38 +105,26 @@ impl Fold<'_> {
         debug_assert!(links.is_sorted_by(|a, b| a.0 < b.0), "links of one inode are counted twice");
         debug_assert!(links.iter().all(|l| l.1 != 0), "a count does not change");
         let mut ended = vec![false; plan.dead.len()];
-        if links.len() >= SHARED {
-            links = self.end_together(m, plan, &links, &mut ended, sink)?;
-        }
+        links = self.end_together(m, plan, &links, &mut ended, sink)?;
         let mut dead = plan.dead.iter().enumerate().peekable();
-        let mut packs = DyingPacks::default();
         for (n, &(ino, delta)) in links.iter().enumerate() {
             if n % TOGETHER == 0 {
                 self.inodes.expect(links[n..].iter().take(TOGETHER).map(|l| l.0), &self.log.io)?;
             }
             while dead.next_if(|d| d.1.0 < ino).is_some() {}
-            let Some(&(at, &(_, generation))) = dead.peek().filter(|d| d.1.0 == ino) else {
-                self.fold_links(m, ino, delta)?;
-                self.inodes.evict_or_flush(n, sink)?;
-                continue;
-            };
-            let dying = Dying { ino, generation, delta };
-            if self.end_bare(&m.orphans, &mut m.freed, &mut packs, dying, sink)? {
-                // Relaxed: only the holder of the maintenance lock changes it.
-                self.totals.inodes.fetch_sub(1, Ordering::Relaxed);
-            } else {
-                self.fold_links(m, ino, delta)?;
+            self.fold_links(m, ino, delta)?;
+            if let Some(&(at, &(_, generation))) = dead.peek().filter(|d| d.1.0 == ino) {
                 self.fold_death(m, ino, generation, sink)?;
                 m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
+                ended[at] = true;
             }
-            ended[at] = true;
             self.inodes.evict_or_flush(n, sink)?;
         }
         Ok(ended)
     }
 
-    /// Ends empty files that are not in memory, with several threads, each with chunks of the inode
-    /// table and a sink of its own. Returns the links that are left.
+    /// Ends empty files that are not in memory, with several threads if they are many, each with
+    /// chunks of the inode table and a sink of its own. Returns the links that are left.
     fn end_together(
         &self,
         m: &mut Maintenance,
@@ -141,7 +133,8 @@ impl Fold<'_> {
         ended: &mut [bool],
         sink: &mut Sink<'_>,
     ) -> Result<Vec<(Ino, i64)>> {
-        let each = links.len().div_ceil(self.threads()).max(1);
+        let threads = if links.len() < SHARED { 1 } else { self.threads() };
+        let each = links.len().div_ceil(threads).max(1);
         let mut shares = Vec::new();
         let mut rest = links;
         while !rest.is_empty() {
@@ -180,57 +173,72 @@ impl Fold<'_> {
     ) -> Result<()> {
         let Some(first) = links.first() else { return Ok(()) };
         let mut at = plan.dead.partition_point(|d| d.0 < first.0);
-        let mut packs = DyingPacks::default();
-        for (n, &(ino, delta)) in links.iter().enumerate() {
-            if n % TOGETHER == 0 {
-                self.inodes.expect(links[n..].iter().take(TOGETHER).map(|l| l.0), &self.log.io)?;
+        let (mut n, mut all) = (0, Vec::with_capacity(INOS_PER_CHUNK as usize));
+        for of_chunk in links.chunk_by(|a, b| a.0.chunk() == b.0.chunk()) {
+            all.clear();
+            for &(ino, delta) in of_chunk {
+                while plan.dead.get(at).is_some_and(|d| d.0 < ino) {
+                    at += 1;
+                }
+                // (1): it may be in memory, and know more than its slot.
+                let dying = plan.dead.get(at).filter(|d| d.0 == ino);
+                let dying = dying.filter(|_| !orphans.contains(&ino) && !self.inodes.cache.has(ino));
+                all.extend(dying.map(|d| Dying { ino, generation: d.1, delta, at }));
             }
-            while plan.dead.get(at).is_some_and(|d| d.0 < ino) {
-                at += 1;
+            if !all.is_empty() {
+                self.end_bare(&mut all, done, sink)?;
             }
-            let dying = plan.dead.get(at).filter(|d| d.0 == ino);
-            let ends = match dying.map(|d| Dying { ino, generation: d.1, delta }) {
-                Some(dying) => self.end_bare(orphans, &mut done.freed, &mut packs, dying, sink)?,
-                None => false,
-            };
-            if ends {
-                done.ended.push(at)
-            } else {
-                done.left.push((ino, delta))
-            }
-            self.inodes.evict_or_flush(n, sink)?;
+            let mut ended = all.iter().map(|d| d.ino).peekable();
+            let is_left = |l: &&(Ino, i64)| ended.next_if_eq(&l.0).is_none();
+            done.left.extend(of_chunk.iter().filter(is_left));
+            // As often as for one after the other: a chunk may have one of them.
+            let before = n;
+            n += of_chunk.len();
+            let is_time = n / TOGETHER > before / TOGETHER;
+            self.inodes.evict_or_flush(if is_time { TOGETHER - 1 } else { 0 }, sink)?;
         }
         debug_assert_eq!(done.ended.len() + done.left.len(), links.len(), "each is ended or left");
         Ok(())
     }
 
-    /// Ends an empty file that is not in memory, if that is all there is to it. False, and nothing
-    /// done, if not. Who calls this counts the inode.
-    fn end_bare(
-        &self,
-        orphans: &BTreeSet<Ino>,
-        freed: &mut Vec<(Ino, u32)>,
-        packs: &mut DyingPacks,
-        Dying { ino, generation, delta }: Dying,
-        sink: &mut Sink<'_>,
-    ) -> Result<bool> {
-        if self.inodes.cache.has(ino) || orphans.contains(&ino) {
-            return Ok(false);
+    /// Ends those files of a chunk, none of which is in memory, that are empty by their slots; the
+    /// others leave the list. Who calls this counts the inodes.
+    fn end_bare(&self, all: &mut Vec<Dying>, done: &mut EndedShare, sink: &mut Sink<'_>) -> Result<()> {
+        let Some(chunk) = all.first().map(|d| d.ino.chunk()) else { return Ok(()) };
+        debug_assert!(all.iter().all(|d| d.ino.chunk() == chunk), "files of several chunks");
+        let Some(held) = self.inodes.table.find(chunk, &self.log.io)? else {
+            all.clear();
+            return Ok(());
+        };
+        let entries = held.entries();
+        let entry = |ino: Ino| &entries[ino.slot()];
+        all.retain(|d| entry(d.ino).slot != 0 && entry(d.ino).generation == d.generation);
+        let mut refs: Vec<BlockRef> = all.iter().map(|d| entry(d.ino).block).collect();
+        refs.dedup();
+        self.log.io.expect(&refs);
+        let mut packs = DyingPacks::default();
+        all.retain(|d| {
+            let bare = packs.bare(d.ino, entry(d.ino), &self.log.io);
+            bare.is_some_and(|b| b.generation == d.generation && i64::from(b.names) + d.delta <= 0)
+        });
+        if all.is_empty() {
+            return Ok(());
         }
-        let entry = self.inodes.table.lookup(ino, &self.log.io)?;
-        if entry.slot == 0 || entry.generation != generation {
-            return Ok(false);
+        let next = |d: &Dying| (d.ino, d.generation.wrapping_add(1));
+        let mut free = Vec::new();
+        // Relaxed: for stamps and reports.
+        let epoch = self.log.epoch.load(Ordering::Relaxed);
+        held.clear_all(all.iter().map(next), epoch, &mut free);
+        free.iter().for_each(|block| sink.free(block.addr));
+        done.freed.extend(all.iter().map(next));
+        done.ended.extend(all.iter().map(|d| d.at));
+        for d in all {
+            // Somebody may have brought it into memory meanwhile (1).
+            if let Some(inode) = self.inodes.cache.note_written(d.ino) {
+                let folded = self.end_in_memory(&inode, sink)?;
+                debug_assert!(folded, "inode {} was in the table, and is not folded", d.ino);
+            }
         }
-        let bare = packs.bare(ino, &entry, &self.log.io);
-        if bare.is_none_or(|b| b.generation != generation || i64::from(b.names) + delta > 0) {
-            return Ok(false);
-        }
-        self.free_number(freed, ino, generation, sink)?;
-        // Somebody may have brought it into memory meanwhile (1).
-        if let Some(inode) = self.inodes.cache.note_written(ino) {
-            let folded = self.end_in_memory(&inode, sink)?;
-            debug_assert!(folded, "inode {ino} was in the table, and is not folded");
-        }
-        Ok(true)
+        Ok(())
     }
 }
