@@ -42,6 +42,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Inodes that are asked for before they are looked at: by the time of their end most have left the
+/// processor's cache.
+const AHEAD: usize = 8;
 /// Inodes whose ends are logged as one group.
 const TOGETHER: usize = 64;
 const _: () = assert!(TOGETHER * 16 < lanefs_format::record::GROUP_MAX / 2, "their ends fit in a group");
@@ -57,7 +60,7 @@ pub(crate) struct Reaper {
     /// Freed, by epoch of the DEAD group; not folded yet.
     freed: Vec<(u64, Ino)>,
     /// The freed ones whose inodes are in memory, because that epoch was not committed when they
-    /// were looked at last.
+    /// were looked at last; in the order of epochs.
     buried: Vec<(u64, Ino)>,
     /// What inodes that ended before they were folded were promised, in parts of a block, by epoch
     /// of the DEAD group and of the group that made them.
@@ -230,16 +233,19 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize, of_lanes: 
 pub(super) fn drop_buried(persist: &Persist, r: &mut Reaper) {
     let committed = persist.journal.committed();
     let guard = crossbeam_epoch::pin();
-    r.buried.retain(|&(epoch, ino)| {
-        if epoch > committed {
-            return true;
+    debug_assert!(r.buried.is_sorted_by_key(|b| b.0), "an epoch's ends were logged behind a later one's");
+    let done = r.buried.partition_point(|b| b.0 <= committed);
+    for n in 0..done {
+        if let Some(next) = r.buried[..done].get(n + AHEAD) {
+            persist.memfs.inodes.expect(next.1, &guard);
         }
-        if let Some(inode) = persist.memfs.inodes.get(ino, &guard).filter(|c| c.has(FREED)) {
+        let found = persist.memfs.inodes.get(r.buried[n].1, &guard);
+        if let Some(inode) = found.filter(|c| c.has(FREED)) {
             persist.memfs.inodes.remove(inode, &guard);
             persist.journal.count_inodes(-1);
         }
-        false
-    });
+    }
+    r.buried.drain(..done);
     // As many as were removed at once need not come again.
     r.buried.shrink_to(r.buried.len() * 2);
     r.check_invariants();
@@ -287,7 +293,10 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usi
     let kept = |ino: Ino| keeper.as_ref().is_some_and(|keeps| keeps(ino));
     let open = persist.journal.open_inodes();
     let mut doomed: Vec<Orphan> = Vec::with_capacity(list.len());
-    for o in list {
+    for (n, o) in list.iter().enumerate() {
+        if let Some(next) = list.get(n + AHEAD) {
+            persist.memfs.inodes.expect(next.ino, &guard);
+        }
         let ino = o.ino;
         // A link may have been added through an open handle, and a number may be on the list
         // twice.
@@ -298,7 +307,7 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usi
         if open.contains(&ino.0) || kept(ino) {
             r.open.push(ino);
         } else if c.life.fetch_or(FREED, Ordering::SeqCst) & FREED == 0 {
-            doomed.push(o);
+            doomed.push(*o);
         }
     }
     let open = if doomed.is_empty() { open } else { persist.journal.open_inodes() };
@@ -307,7 +316,10 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usi
     for (turn, some) in doomed.chunks(TOGETHER).enumerate() {
         is_full |= turn % 16 == 15 && fills_the_log(persist);
         let mut ended: SmallVec<[(&Inode, MutexGuard<'_, ()>); TOGETHER]> = SmallVec::new();
-        for &Orphan { ino, removal } in some {
+        for (at, &Orphan { ino, removal }) in some.iter().enumerate() {
+            if let Some(next) = doomed.get(turn * TOGETHER + at + AHEAD) {
+                persist.memfs.inodes.expect(next.ino, &guard);
+            }
             let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
             if is_full {
                 inode.clear(FREED);
