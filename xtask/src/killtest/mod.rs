@@ -1,5 +1,6 @@
 //! `cargo xtask killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]`: ends
-//! the process that serves a mount with `kill -9` at a random moment, over and over.
+//! the process that serves a mount with `kill -9` at a random moment, over and over. `killtest full
+//! [--minutes N] [--seed S]` does it on a volume that is 90 % full (full.rs).
 //!
 //! A round: a writer that keeps a ledger of what was acknowledged, and one of the real programs,
 //! work on the mount; the kill; `umount -l`; `lanefs fsck` must find nothing; the volume is mounted
@@ -8,6 +9,7 @@
 //! pass their own checks. Every second round is one on a small volume (small.rs); with "small" all
 //! are, with the names of programs none.
 
+mod full;
 mod ledger;
 mod small;
 pub mod writer;
@@ -78,7 +80,7 @@ impl Totals {
 /// The command.
 pub fn main(arguments: &[&str]) -> Result<(), String> {
     let (mut rounds, mut seed, mut ordered) = (100, 1, true);
-    let mut only_small = false;
+    let (mut only_small, mut only_full, mut minutes) = (false, false, 60);
     let mut names: Vec<&'static str> = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -91,7 +93,9 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
                 Some(&"relaxed") => ordered = false,
                 _ => return Err("--order ordered or --order relaxed".into()),
             },
+            "--minutes" => minutes = number()?,
             "small" => only_small = true,
+            "full" => only_full = true,
             other => match PROGRAMS.iter().find(|p| p.name == other) {
                 Some(program) => names.push(program.name),
                 None => {
@@ -99,6 +103,9 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
                 }
             },
         }
+    }
+    if only_full {
+        return full::main(minutes, seed);
     }
     let every = if only_small { 1 } else { 2 };
     let with_small = only_small || names.is_empty();

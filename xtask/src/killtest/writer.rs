@@ -128,6 +128,10 @@ impl Writer {
             return self.create();
         }
         let i = self.random.below(self.kept.len() as u64) as usize;
+        // Many at once would fill the volume in the long run.
+        if self.kept.len() > 2 * self.most {
+            return self.remove(i);
+        }
         match kind {
             0..=44 => self.rename(i),
             45..=59 => self.replace(i),
