@@ -9,7 +9,6 @@ const CHECKSUM: &str = "crates/lanefs-format/src/checksum.rs";
 const LOG_SEGMENT: &str = "crates/lanefs-store/src/log/segment.rs";
 const LOG_MESSAGE: &str = "crates/lanefs-store/src/log/message.rs";
 const LOG_IO: &str = "crates/lanefs-store/src/log/io.rs";
-const LOG_DATA_HEADS: &str = "crates/lanefs-store/src/log/data_heads.rs";
 const LOG_SPACE: &str = "crates/lanefs-store/src/log/space.rs";
 const ENGINE_FOLD_DYING: &str = "crates/lanefs-store/src/engine/fold/dying.rs";
 const ENGINE_FOLD_APPLY: &str = "crates/lanefs-store/src/engine/fold/apply.rs";
@@ -76,16 +75,11 @@ let new = TableEntry { block: pack, slot, generation, epoch };",
         file: LOG_SEGMENT,
         from: "if bucket_of(before, size) != bucket_of(before - n, size) {",
         to: "\
-if before == n && $PLANTED && self.info(seg).state == State::Full {
+if before == n && $PLANTED && m.tree.load(Relaxed) > 0 && self.info(seg).state == State::Full {
+    self.mark_stale(seg, 1);
     self.release(seg);
 }
 if bucket_of(before, size) != bucket_of(before - n, size) {",
-    },
-    Edit {
-        fault: Fault::HeadsShared,
-        file: LOG_DATA_HEADS,
-        from: "Some((slot, head.take()?))",
-        to: "Some((slot, if $PLANTED { (*head)? } else { head.take()? }))",
     },
     Edit {
         fault: Fault::FsyncWithoutFlush,
