@@ -41,6 +41,9 @@ struct Dying {
     at: usize,
 }
 
+/// Files of a chunk that are too few to be worth a request of their own.
+const FEW: usize = 16;
+
 /// What the slot of an empty file says.
 #[derive(Clone, Copy)]
 struct Bare {
@@ -173,9 +176,14 @@ impl Fold<'_> {
     ) -> Result<()> {
         let Some(first) = links.first() else { return Ok(()) };
         let mut at = plan.dead.partition_point(|d| d.0 < first.0);
-        let (mut n, mut all) = (0, Vec::with_capacity(INOS_PER_CHUNK as usize));
+        let (mut n, mut asked, mut all) = (0, 0, Vec::with_capacity(INOS_PER_CHUNK as usize));
         for of_chunk in links.chunk_by(|a, b| a.0.chunk() == b.0.chunk()) {
             all.clear();
+            // Where few of a chunk end, their packs are read with those of the next chunks.
+            if of_chunk.len() < FEW && n >= asked {
+                self.inodes.expect(links[n..].iter().take(TOGETHER).map(|l| l.0), &self.log.io)?;
+                asked = n + TOGETHER;
+            }
             for &(ino, delta) in of_chunk {
                 while plan.dead.get(at).is_some_and(|d| d.0 < ino) {
                     at += 1;
