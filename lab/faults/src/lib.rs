@@ -49,6 +49,8 @@ pub enum Fault {
     NoEpochFilter,
     /// Segments are free at once when their last block dies (O13).
     EarlyReuse,
+    /// A log whose open segments another has taken over goes on writing to them.
+    HeadsShared,
     /// Recovery writes its checkpoint into segments of the log that it has just read.
     LogReused,
     /// A checkpoint of the store's own forgets what is durable only in the log.
@@ -113,7 +115,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 41] = [
+    pub const ALL: [Fault; 42] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -126,6 +128,7 @@ impl Fault {
         Fault::EpochWithGap,
         Fault::NoEpochFilter,
         Fault::EarlyReuse,
+        Fault::HeadsShared,
         Fault::LogReused,
         Fault::CarriesNothing,
         Fault::OldVersionWins,

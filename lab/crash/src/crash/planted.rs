@@ -49,6 +49,13 @@ const OVERWRITE: &[&str] = &["creat /a 300000; sync; ckpt; trunc /a 0; creat /b 
      write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
      write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b"];
 
+/// A volume of two logs that becomes full, so that one takes the blocks of both, and has space
+/// again: then each goes on where it was. What was written meanwhile must not be written over.
+const FULL_AND_AGAIN: &[&str] = &["creat /a 60000; creat /b 60000; fsync /b; creat /c 5900000; ckpt; \
+     write /b 0 60000; fsync /b; ckpt; unlink /c; tick; ckpt; ckpt; \
+     write /a 0 60000; fsync /a; creat /d 60000; fsync /d; write /a 0 60000; fsync /a; ckpt; \
+     creat /e 60000; sync; write /a 0 60000; sync"];
+
 /// One fault.
 enum Planted {
     Toy(Bug),
@@ -140,6 +147,8 @@ fn look_for(fault: Library) -> Look {
     }
     match fault {
         C::EarlyReuse => (l.scripts, l.config.blocks) = (OVERWRITE, 384),
+        // Only what is there when the volume has space again. (A large file is made in many steps.)
+        C::HeadsShared => (l.scripts, l.config.blocks, l.config.setup) = (FULL_AND_AGAIN, 2048, 30),
         C::CarriesNothing => (l.scripts, l.config.blocks) = (CARRY, 384),
         C::EpochWithGap => {
             // Every group a part of its own, so that each of the two mlogs gets a share of each

@@ -6,6 +6,7 @@ use crate::Fault;
 const ENGINE_TRANSACTION: &str = "crates/lanefs-store/src/engine/transaction.rs";
 const BATCH: &str = "crates/lanefs-format/src/batch.rs";
 const CHECKSUM: &str = "crates/lanefs-format/src/checksum.rs";
+const LOG_DATA_HEADS: &str = "crates/lanefs-store/src/log/data_heads.rs";
 const LOG_SEGMENT: &str = "crates/lanefs-store/src/log/segment.rs";
 const LOG_MESSAGE: &str = "crates/lanefs-store/src/log/message.rs";
 const LOG_IO: &str = "crates/lanefs-store/src/log/io.rs";
@@ -80,6 +81,12 @@ if before == n && $PLANTED && m.tree.load(Relaxed) > 0 && self.info(seg).state =
     self.release(seg);
 }
 if bucket_of(before, size) != bucket_of(before - n, size) {",
+    },
+    Edit {
+        fault: Fault::HeadsShared,
+        file: LOG_DATA_HEADS,
+        from: "Some((slot, head.take()?))",
+        to: "Some((slot, if $PLANTED { (*head)? } else { head.take()? }))",
     },
     Edit {
         fault: Fault::FsyncWithoutFlush,
