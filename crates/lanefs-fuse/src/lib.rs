@@ -15,7 +15,7 @@
 //! | node id | the inode number, with its generation; it leads to the inode also when the kernel has forgotten it |
 //! | permission checks | the kernel's (`default_permissions`); requests arrive prechecked; nobody's where only root enters (`unchecked`) |
 //! | locks | the kernel's own |
-//! | ACLs | checked by the kernel, inherited and kept in step with the mode by [`acl`] |
+//! | ACLs | checked by the kernel, inherited and kept in step with the mode by [`lanefs::acl`] |
 //! | files without a name | kept while the kernel knows them (`known`) |
 //! | `sync`, `syncfs` | passed on by the kernel where a block device is mounted (`fuseblk`), and a promise there |
 
