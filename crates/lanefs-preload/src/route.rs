@@ -2,6 +2,8 @@
 //!
 //! R1 A path is taken as it is written: `..` takes the name before it away, until the path is below
 //!    the prefix. From there the volume walks it, with its symbolic links, unless `..` leads out.
+//!    From an open directory of the volume it leads out when it goes up further than that directory
+//!    lies deep now, wherever it was opened and whether its path can be told.
 //! R2 Symbolic links of the host are not looked at: one that leads below the prefix leads to what
 //!    the host has there.
 //! R3 A symbolic link of the volume with an absolute target is followed as the program means it:
@@ -10,6 +12,7 @@
 //!    which has the mount there.
 
 use crate::itself;
+use crate::links;
 use crate::raw::sys;
 use crate::settings::{Settings, below, settings};
 use crate::table::{self, Description};
@@ -64,7 +67,7 @@ pub fn cwd_open() -> Option<Arc<Description>> {
 }
 
 /// Returns where a directory lies, that paths begin in: an absolute path of the volume, as it was
-/// when it was opened.
+/// when it was opened; an empty one if it was too long.
 pub fn path_of_start(start: &Start) -> Option<Vec<u8>> {
     match start {
         Start::Root => Some(Vec::new()),
@@ -191,18 +194,52 @@ fn from_host<'p>(settings: &Settings, dirfd: c_int, path: &[u8]) -> Route<'p> {
 /// Returns whose a relative path with `..` is that begins in a directory of the volume.
 #[cold]
 fn from_ours<'p>(settings: &Settings, start: Start, path: &'p [u8]) -> Route<'p> {
-    let Some(mut from) = path_of_start(&start) else {
+    let up = goes_up(path);
+    // It stays within, or nobody can tell: the volume walks it, or refuses it.
+    let Some(depth) = depth_of(&start).filter(|depth| *depth < up) else {
         return Route::Ours(Spot { start, path: path.into() });
     };
-    from.splice(0..0, settings.prefix.iter().copied());
+    // What the directories above are called makes no difference: all are left.
+    let mut from = settings.prefix.clone();
+    (0..depth).for_each(|_| from.extend_from_slice(b"/d"));
     from.push(b'/');
     from.extend_from_slice(path);
     match by_text(settings, &from, true) {
-        // It stays within: the volume walks it, wherever the directory is now.
-        Route::Ours(_) => Route::Ours(Spot { start, path: path.into() }),
+        // Out, and in again.
+        Route::Ours(spot) => Route::Ours(Spot { start: spot.start, path: spot.path.into_owned().into() }),
         Route::HostPath(to) => Route::HostPath(to),
         Route::Host => Route::HostPath(c_string(from)),
     }
+}
+
+/// Returns how far above its start a relative path comes, taken as it is written.
+fn goes_up(path: &[u8]) -> usize {
+    let (mut up, mut most) = (0isize, 0);
+    for part in path.split(|b| *b == b'/').filter(|p| !p.is_empty() && *p != b".") {
+        up += if part == b".." { 1 } else { -1 };
+        most = most.max(up);
+    }
+    most.unsigned_abs()
+}
+
+/// Returns how many directories of the volume lie above one that paths begin in, where it is now;
+/// `None` if that cannot be told.
+fn depth_of(start: &Start) -> Option<usize> {
+    let (dir, path) = match start {
+        Start::Root => return Some(0),
+        Start::Cwd => (cwd_open(), cwd_path()?),
+        Start::Dir(fd) => {
+            let dir = table::get(*fd)?;
+            (Some(dir.clone()), dir.path.clone())
+        }
+    };
+    if let Some(dir) = dir
+        && let Some(depth) = volume::glance(|volume| links::depth_of(volume, &dir))
+    {
+        return depth;
+    }
+    // In a child of the volume's owner, or where nobody has opened it: as it is written.
+    (!path.is_empty()).then(|| path.split(|b| *b == b'/').filter(|p| !p.is_empty()).count())
 }
 
 fn c_string(bytes: Vec<u8>) -> CString {

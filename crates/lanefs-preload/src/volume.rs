@@ -137,6 +137,16 @@ pub fn serve<T>(call: &'static Call, f: impl FnOnce(&Volume) -> Result<T, c_int>
     }
 }
 
+/// Looks at the volume for what is no call of its own, if it is open and this process's.
+pub fn glance<T>(f: impl FnOnce(&Volume) -> T) -> Option<T> {
+    if is_inside() || !is_owner() {
+        return None;
+    }
+    let volume = VOLUME.get()?.as_ref().ok()?;
+    let _inside = Inside::enter();
+    Some(f(volume))
+}
+
 /// Returns the volume as the program sees it. Called within [`serve`].
 pub fn view(volume: &Volume) -> &'static Fs {
     // SAFETY: what is stored there is leaked, so lives as long as the program.
