@@ -18,6 +18,7 @@ on_each_transport! {
     an_unmount_returns_when_the_volume_is_closed,
     a_block_device_is_mounted_as_one_and_is_nobody_elses_meanwhile,
     an_image_behind_a_loop_device_is_known_by_its_name,
+    an_image_has_one_user_whatever_loop_devices_it_has,
     a_signal_ends_a_mount_of_a_block_device_in_use,
 }
 
@@ -186,6 +187,42 @@ fn an_image_behind_a_loop_device_is_known_by_its_name() {
     let bdi = format!("/sys/class/bdi/{}-fuseblk", number.trim_end());
     assert_eq!(std::fs::read_to_string(format!("{bdi}/read_ahead_kb")).unwrap().trim_end(), "1024");
     m.umount();
+    assert!(is_detached(&m.image()));
+    m.fsck();
+}
+
+/// Each of two mounts wrote over what the other had made durable.
+fn an_image_has_one_user_whatever_loop_devices_it_has() {
+    let mut m = unmounted();
+    std::fs::create_dir(m.work.path().join("other")).unwrap();
+    let in_use = |m: &Mount, device: &str| {
+        let commands: [&[&str]; 4] = [
+            &["mount", device, "other"],
+            &["mount", "-o", "ro", device, "other"],
+            &["fsck", device],
+            &["mkfs", "--force", device],
+        ];
+        for command in commands {
+            // As fsck(8) has it, in the one case.
+            let code = if command[0] == "fsck" { 8 } else { 1 };
+            lanefs_in(m.work.path(), command).fails(code, &["in use"]);
+        }
+    };
+    // The file is mounted, and then attached.
+    m.mount(&[]);
+    std::fs::write(m.path("f"), "content").unwrap();
+    let (one, two) = (Losetup::new(&m.image()), Losetup::new(&m.image()));
+    in_use(&m, &one.0);
+    assert_eq!(std::fs::read(m.path("f")).unwrap(), b"content");
+    m.umount();
+    // One device of two is mounted.
+    let how = transport().option();
+    lanefs_in(m.work.path(), &["mount", "-o", &how, &one.0, "mnt"]).ok();
+    in_use(&m, &two.0);
+    assert_eq!(std::fs::read(m.path("f")).unwrap(), b"content");
+    lanefs_in(m.work.path(), &["umount", "mnt"]).ok();
+    lanefs_in(m.work.path(), &["fsck", &two.0]).ok();
+    drop((one, two));
     assert!(is_detached(&m.image()));
     m.fsck();
 }

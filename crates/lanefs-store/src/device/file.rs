@@ -1,7 +1,7 @@
 //! Image files and block devices.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
@@ -142,6 +142,9 @@ impl FileDevice {
             return Err(no(format!(
                 "attached as {other}, which others may write to; name that instead, or detach it: `losetup -d {other}`"
             )));
+        }
+        if block_device {
+            nobody_has_what_is_behind(&stat, options.read_only)?;
         }
         let size = size_of_medium(&file, block_device)
             .map_err(|e| io_error(&name, "asking for the size", 0, e.raw_os_error(), &e.to_string()))?;
@@ -425,6 +428,38 @@ fn attached_as(file: &rustix::fs::Stat, read_only: bool) -> Option<String> {
         let is_read_only = std::fs::read_to_string(e.path().join("ro")).is_ok_and(|ro| ro.trim() == "1");
         (same && !(read_only && is_read_only)).then(|| format!("/dev/{}", e.file_name().display()))
     })
+}
+
+/// Checks that nobody has what lies behind a loop device by another name of it: the file, or
+/// another loop device that it is attached to. Two of them at once would write over each other.
+fn nobody_has_what_is_behind(device: &rustix::fs::Stat, read_only: bool) -> Result<()> {
+    let (major, minor) = (libc::major(device.st_rdev), libc::minor(device.st_rdev));
+    let backing = |dir: &Path| std::fs::read_to_string(dir.join("loop/backing_file")).ok();
+    let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let Some(file) = backing(&own) else { return Ok(()) };
+    let file = file.trim_end_matches('\n');
+    // A file without a name, or one of another name space: nobody finds it by that.
+    let Ok(stat) = rustix::fs::stat(file) else { return Ok(()) };
+    let is_same = |other: &str| {
+        let other = rustix::fs::stat(other.trim_end_matches('\n'));
+        other.is_ok_and(|o| (o.st_dev, o.st_ino) == (stat.st_dev, stat.st_ino))
+    };
+    let mut names = vec![file.to_string()];
+    for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let name = format!("/dev/{}", entry.file_name().display());
+        let is_own = || rustix::fs::stat(&*name).is_ok_and(|s| s.st_rdev == device.st_rdev);
+        if backing(&entry.path()).is_some_and(|other| is_same(&other)) && !is_own() {
+            names.push(name);
+        }
+    }
+    for name in names {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        if let Ok(other) = rustix::fs::open(&*name, flags, Mode::empty()) {
+            // It is let go of at once: who opens it later finds this device attached, or locked.
+            ImageLock::take(other.as_fd(), &name, read_only)?;
+        }
+    }
+    Ok(())
 }
 
 /// Memory aligned to a block, for requests whose memory is not.
