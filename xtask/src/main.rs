@@ -18,6 +18,7 @@ mod source;
 mod test;
 mod tidy;
 mod tsan;
+mod virtiofs;
 mod watched;
 
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
   rocksdb-plugin --out DIR [--debug] [--rocksdb PREFIX]   lib/librocksdb_lanefs.so and include/lanefs_rocksdb.h below DIR
   tsan [FILTER..]   the threaded tests under ThreadSanitizer
+  virtiofs [--rounds N] [work] [times] [kill]   a volume in a virtual machine: the guest's kernel at work, times beside ext4, kill -9 of the back end and of the machine
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
   tidy   imports between modules, file lengths, words, assertions, leftovers, ASCII, SAFETY comments, whitespace";
 
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         ["fsx", ref rest @ ..] => programs::fsx::main(rest),
         ["rocksdb-plugin", ref rest @ ..] => rocksdb::main(rest),
         ["tsan", ref rest @ ..] => tsan::main(rest),
+        ["virtiofs", ref rest @ ..] => virtiofs::main(rest),
         ["tidy"] => return run_tidy(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

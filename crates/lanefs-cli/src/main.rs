@@ -20,6 +20,7 @@ mod names;
 mod progress;
 mod prometheus;
 mod size;
+mod socket;
 mod terminal;
 
 use clap::Parser;

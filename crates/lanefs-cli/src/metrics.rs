@@ -6,13 +6,12 @@
 
 use crate::failure::{About, Failure};
 use crate::prometheus;
+use crate::socket::{self, SocketName};
 use lanefs_fuse::report::Reporter;
-use rustix::fs::{Mode, fchmod};
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::Shutdown;
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
@@ -28,18 +27,14 @@ const AT_ONCE: usize = 8;
 /// The socket; it is removed with this.
 pub struct Metrics {
     listener: Arc<UnixListener>,
-    path: PathBuf,
-    /// Its device and inode number: what others put in its place stays.
-    identity: (u64, u64),
+    _name: SocketName,
 }
 
 impl Metrics {
     /// Makes the socket. One that nobody listens to any more is replaced.
     pub fn bind(path: &Path) -> Result<Metrics, Failure> {
-        remove_stale(path)?;
-        let listener = listen(path).map_err(std::io::Error::from).about(path.display())?;
-        let meta = std::fs::symlink_metadata(path).about(path.display())?;
-        Ok(Metrics { listener: Arc::new(listener), path: path.into(), identity: (meta.dev(), meta.ino()) })
+        let (listener, name) = socket::bind(path, "metrics=")?;
+        Ok(Metrics { listener: Arc::new(listener), _name: name })
     }
 
     /// Starts to answer.
@@ -64,42 +59,8 @@ impl Metrics {
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        let here = std::fs::symlink_metadata(&self.path);
-        if here.is_ok_and(|m| (m.dev(), m.ino()) == self.identity) {
-            let _ = std::fs::remove_file(&self.path);
-        }
         // Ends the thread that accepts.
         let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
-    }
-}
-
-/// Makes a socket for its owner alone, and listens.
-fn listen(path: &Path) -> rustix::io::Result<UnixListener> {
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Before it has a name: Linux gives that the mode of the socket, less the umask.
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, 16)?;
-    Ok(UnixListener::from(socket))
-}
-
-/// Removes a socket that nobody listens to. Refuses what is no socket, or another's.
-fn remove_stale(path: &Path) -> Result<(), Failure> {
-    let refused = |why: &str| Err(Failure::new(format_args!("metrics={}: {why}", path.display())));
-    match std::fs::symlink_metadata(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e).about(path.display()),
-        Ok(meta) if !meta.file_type().is_socket() => {
-            return refused("is there, and is no socket; name another path");
-        }
-        Ok(_) => {}
-    }
-    match UnixStream::connect(path) {
-        Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).about(path.display())
-        }
-        _ => refused("another process listens there; name another path"),
     }
 }
 

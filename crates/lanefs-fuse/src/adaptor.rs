@@ -5,7 +5,7 @@ use crate::aside::Aside;
 use crate::blocking_hook::about_to_wait;
 use crate::closing::Closing;
 use crate::counts::Counts;
-use crate::handles::{ASSUMED, Handle, Handles};
+use crate::handles::{ASSUMED, Handles, Held};
 use crate::known::Known;
 use crate::report::{Reporter, Reports};
 use crate::space::Space;
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The open file of a request.
 pub(crate) enum Opened<'h> {
     /// That of a handle.
-    Held(&'h File),
+    Held(Held<'h>),
     /// One that is closed with the request.
     Made(File),
 }
@@ -30,7 +30,7 @@ impl Deref for Opened<'_> {
 
     fn deref(&self) -> &File {
         match self {
-            Opened::Held(file) => file,
+            Opened::Held(handle) => &handle.file,
             Opened::Made(file) => file,
         }
     }
@@ -71,20 +71,30 @@ pub(crate) struct Adaptor {
     pub noxattr: bool,
     /// With `allow_root`: the only user beside root who may enter.
     pub only: Option<u32>,
+    /// Whether the kernel is a virtual machine's ([`crate::guest`]): nothing can be told to it, it
+    /// is not believed, and the numbers of its processes and users mean nothing on this machine.
+    pub guest: bool,
 }
 
 /// A function that ends the mount.
 type Failed = Box<dyn Fn() + Send + Sync>;
 
 impl Adaptor {
-    /// Makes the state of a mount of `volume`, after the handshake.
-    pub(crate) fn new(volume: Volume, config: &MountConfig, agreed: Agreed, device: Arc<Device>) -> Adaptor {
-        let handles = Arc::new(Handles::new());
+    /// Makes the state of a mount of `volume`, after the handshake. `device`: where the kernel is
+    /// told what to drop; `None`: it is a virtual machine's.
+    pub(crate) fn new(
+        volume: Volume,
+        config: &MountConfig,
+        agreed: Agreed,
+        device: Option<Arc<Device>>,
+        counts: Arc<Counts>,
+    ) -> Adaptor {
+        let guest = device.is_none();
+        let handles = Arc::new(if guest { Handles::numbered() } else { Handles::new() });
         let known = Arc::new(Known::new());
         let space = Arc::new(Space::new(volume.clone(), agreed.writeback));
-        let closing = Arc::new(Closing::new(config.shared));
+        let closing = Arc::new(Closing::new(config.shared || guest));
         let keeper = Arc::clone(&known);
-        let counts = Arc::new(Counts::new());
         volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
         let adaptor = Adaptor {
             reports: Reports::new(Reporter::new(volume.clone(), Arc::clone(&counts))),
@@ -92,7 +102,12 @@ impl Adaptor {
             aside: Aside::new(Arc::clone(&handles), Arc::clone(&space), device),
             handles,
             known,
-            ttl: config.believes_for(),
+            // Where a change of a name fails when it was made, a guest cannot be told.
+            ttl: if guest && (config.dirsync || config.sync) {
+                Duration::ZERO
+            } else {
+                config.believes_for()
+            },
             writeback: agreed.writeback,
             stateless: agreed.stateless,
             sync_errors: SyncErrors::default(),
@@ -107,7 +122,9 @@ impl Adaptor {
             unchecked: config.is_unchecked(),
             noxattr: config.noxattr,
             only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),
+            guest,
         };
+        debug_assert!(!guest || !adaptor.writeback && !adaptor.stateless && adaptor.only.is_none());
         debug_assert!(adaptor.only.is_none() || adaptor.ttl.is_zero(), "who enters is asked each time");
         debug_assert!(!adaptor.shared || adaptor.ttl.is_zero() && !adaptor.writeback && !adaptor.stateless);
         debug_assert_eq!(adaptor.space.reserve() > 0, adaptor.writeback, "a reserve is for what is gathered");
@@ -144,7 +161,7 @@ impl Adaptor {
     /// with `flags` for this request alone.
     pub(crate) fn file(&self, ino: Ino, handle: u64, flags: i32) -> Wire<Opened<'_>> {
         if !self.stateless {
-            return self.handle(handle).map(|h| Opened::Held(&h.file));
+            return self.handle(handle).map(Opened::Held);
         }
         debug_assert_eq!(handle, 0, "no handle was given out");
         // As root: the kernel has checked who may open it, and states what becomes of setuid.
@@ -156,9 +173,9 @@ impl Adaptor {
     }
 
     /// Returns the handle of a request.
-    pub(crate) fn handle(&self, handle: u64) -> Wire<&Handle> {
+    pub(crate) fn handle(&self, handle: u64) -> Wire<Held<'_>> {
         // SAFETY: called only with the handle of the request being answered, and the answer is sent
-        // last.
+        // last; a guest's are looked up.
         unsafe { self.handles.get(handle) }.ok_or(Errno(libc::EBADF))
     }
 
@@ -176,7 +193,9 @@ impl Adaptor {
             debug_assert!(self.known.knows(ino), "it was counted for this answer (K1)");
             return reply.open_out(0, opened);
         }
-        reply.open_out(self.handles.insert(file, flags as i32 & libc::O_DIRECT != 0), opened)?;
+        let direct = flags as i32 & libc::O_DIRECT != 0;
+        let handle = self.handles.insert(file, direct).ok_or(Errno(libc::ENFILE))?;
+        reply.open_out(handle, opened)?;
         debug_assert!(reply.opened.is_some(), "nobody would release the handle");
         self.about_to_answer(ino);
         Ok(())
@@ -221,6 +240,9 @@ impl Adaptor {
     /// Returns the attributes that the kernel gets of an inode, and how long they hold (W9 of
     /// `requests::content`). Called just before the answer.
     pub(crate) fn attributes_for_kernel(&self, stat: &Stat) -> (Stat, Duration) {
+        if self.guest {
+            return (*stat, if changes_unseen(stat) { Duration::ZERO } else { self.ttl });
+        }
         self.about_to_answer(stat.ino);
         if self.writeback
             && stat.blocks == 0
@@ -230,6 +252,13 @@ impl Adaptor {
             return (Stat { blocks: ASSUMED, ..*stat }, Duration::ZERO);
         }
         (*stat, self.ttl)
+    }
+
+    /// Returns how long attributes hold that the kernel asks for through a handle; otherwise they
+    /// would hold for `holds`.
+    pub(crate) fn holds_for_handle(&self, holds: Duration) -> Duration {
+        debug_assert!(holds <= self.ttl, "longer than anything is believed");
+        if self.guest { holds } else { self.ttl }
     }
 
     /// Has the kernel ask for the attributes of a file that is open for writing where space is
@@ -267,4 +296,13 @@ impl Adaptor {
             unsafe { self.handles.remove(handle) };
         }
     }
+}
+
+/// Returns whether attributes of a file may change without the kernel's doing, or without its
+/// taking note (W8 of `requests::content`): a write takes setuid and setgid, and pages of a map
+/// that are written back take blocks where there were holes.
+fn changes_unseen(stat: &Stat) -> bool {
+    debug_assert_ne!(stat.ino.0, 0, "0 stands for no inode");
+    let has_holes = stat.blocks.saturating_mul(512) < stat.size;
+    stat.kind == FileKind::File && (has_holes || stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0)
 }

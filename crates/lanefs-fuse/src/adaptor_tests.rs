@@ -2,6 +2,7 @@
 
 use crate::MountConfig;
 use crate::adaptor::Adaptor;
+use crate::counts::Counts;
 use crate::wire::{Agreed, Device};
 use lanefs::Volume;
 use std::sync::Arc;
@@ -15,5 +16,7 @@ pub(crate) const AGREED: Agreed =
 pub(crate) fn adaptor_of(volume: Volume, agreed: Agreed) -> (Adaptor, Arc<Device>) {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
     let device = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
-    (Adaptor::new(volume, &MountConfig::default(), agreed, Arc::clone(&device)), device)
+    let told = Some(Arc::clone(&device));
+    let counts = Arc::new(Counts::new());
+    (Adaptor::new(volume, &MountConfig::default(), agreed, told, counts), device)
 }

@@ -26,6 +26,9 @@
 //! No signal ends such a call: it waits until the requests are served, or the connection is cut. A
 //! server that is killed in one cannot end by itself; its watchdog cuts then ([`crate::watchdog`]).
 //!
+//! A virtual machine's kernel can be told none of this; what is done instead stands in
+//! [`crate::guest`].
+//!
 //! A request that came through a ring has to be answered by the thread that has it; there another
 //! thread is started where none is left (`rings`), and it makes the calls of A1, A2, A4 and A5
 //! itself.
@@ -76,7 +79,8 @@ type Running = (Sender<Errand>, JoinHandle<()>);
 pub(crate) struct Aside {
     handles: Arc<Handles>,
     space: Arc<Space>,
-    device: Arc<Device>,
+    /// `None`: the kernel cannot be told anything.
+    device: Option<Arc<Device>>,
     running: Mutex<Option<Running>>,
 }
 
@@ -132,7 +136,7 @@ fn drop_pages(device: &Device, ino: Ino, offset: u64, bytes: u32) {
 
 impl Aside {
     /// Makes the queue; the thread is started when it is first needed.
-    pub(crate) fn new(handles: Arc<Handles>, space: Arc<Space>, device: Arc<Device>) -> Aside {
+    pub(crate) fn new(handles: Arc<Handles>, space: Arc<Space>, device: Option<Arc<Device>>) -> Aside {
         Aside { handles, space, device, running: Mutex::new(None) }
     }
 
@@ -144,6 +148,9 @@ impl Aside {
     /// Has the kernel drop what it believes of a name, some time (A3).
     pub(crate) fn forget(&self, dir: Ino, name: &[u8]) {
         debug_assert!(!name.is_empty() && dir.0 != 0, "a change of this name was made");
+        if self.device.is_none() {
+            return;
+        }
         if self.send(Errand::Forget(dir, name.to_vec())).is_err() {
             tracing::warn!("directory {}: what the kernel believes of a name may be wrong", dir.0);
         }
@@ -164,30 +171,38 @@ impl Aside {
 
     /// Has the kernel write back and drop the pages of the file, and waits for that.
     pub(crate) fn flush_kernel_pages(&self, ino: Ino) {
-        flush_kernel_pages(&self.device, ino);
+        if let Some(device) = &self.device {
+            flush_kernel_pages(device, ino);
+        }
     }
 
     /// Has the kernel write back the pages of a file, and puts its attributes for who is about to
     /// write it. ENOSPC if there is no space for that.
     pub(crate) fn ask(&self, ino: Ino, ttl: Duration, reply: &mut Reply) -> Result<(), Errno> {
-        ask(&self.device, &self.space, ino, ttl, reply)
+        let device = self.device.as_ref().ok_or(Errno(libc::EIO))?;
+        ask(device, &self.space, ino, ttl, reply)
     }
 
     /// Has the kernel drop the pages of a range, and waits for that.
     pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, bytes: u32) {
-        drop_pages(&self.device, ino, offset, bytes);
+        if let Some(device) = &self.device {
+            drop_pages(device, ino, offset, bytes);
+        }
     }
 
     /// Has the kernel ask for the attributes again. It waits for nothing, so anybody may call it,
     /// also within a request.
     pub(crate) fn attributes_changed(&self, ino: Ino) {
-        drop_attributes(&self.device, ino);
+        if let Some(device) = &self.device {
+            drop_attributes(device, ino);
+        }
     }
 
     /// Starts the thread.
     fn start(&self) -> io::Result<Running> {
+        let mine = self.device.clone().ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))?;
         let (errands, queue) = channel::<Errand>();
-        let (handles, mine) = (Arc::clone(&self.handles), Arc::clone(&self.device));
+        let handles = Arc::clone(&self.handles);
         let space = Arc::clone(&self.space);
         let _blocked = SignalsBlocked::new();
         let thread = std::thread::Builder::new().name("lanefs-aside".into()).spawn(move || {

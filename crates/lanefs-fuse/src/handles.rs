@@ -11,6 +11,10 @@
 //! H3 So between H1 and RELEASE the address is valid, and [`Handles::remove`], called for RELEASE
 //!    alone, has no concurrent reader.
 //!
+//! A virtual machine's kernel is not believed: whatever it sends is no address, and it may send
+//! the RELEASE of a handle beside a READ. Its handles are numbers, which are looked up, and who
+//! serves a request keeps the open file alive ([`Held`]).
+//!
 //! Each handle also stands in a shard's set, so that files the kernel never released (the
 //! connection was cut) are closed with the mount. A thread inserts into its own shard; the lock is
 //! shared only when another thread releases.
@@ -19,6 +23,7 @@ use lanefs::{File, Ino};
 use lanefs_sync::random::spread;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -59,6 +64,40 @@ pub(crate) struct CachedReads(AtomicBool);
 /// Handles that are open.
 struct Shard(Mutex<HashSet<u64>>);
 
+/// Open files by numbers, which are a multiple of [`SHARDS`] apart.
+#[repr(align(128))]
+#[derive(Default)]
+struct Numbers(Mutex<NumberedFiles>);
+
+#[derive(Default)]
+struct NumberedFiles {
+    /// How many were given out.
+    given: u64,
+    open: HashMap<u64, Arc<Handle>>,
+}
+
+/// The most files that a guest may have open, of those that one thread has opened.
+const NUMBERED_MOST: usize = 1 << 18;
+
+/// The open file of a handle, for as long as a request is served.
+pub(crate) enum Held<'h> {
+    /// That of an address (H3).
+    Lent(&'h Handle),
+    /// That of a number.
+    Shared(Arc<Handle>),
+}
+
+impl Deref for Held<'_> {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        match self {
+            Held::Lent(handle) => handle,
+            Held::Shared(handle) => handle,
+        }
+    }
+}
+
 /// Handles of one inode.
 #[derive(Default)]
 struct Opened {
@@ -78,6 +117,8 @@ struct Inodes(Mutex<HashMap<Ino, Opened>>);
 /// The open files of a mount.
 pub(crate) struct Handles {
     shards: Vec<Shard>,
+    /// `None`: handles are addresses.
+    numbers: Option<Vec<Numbers>>,
     inodes: Vec<Inodes>,
     /// The number of handles with O_DIRECT. On a line of its own: every read looks at it.
     ///
@@ -133,10 +174,27 @@ impl Shard {
     }
 }
 
+impl Numbers {
+    /// Locks the files.
+    fn files(&self) -> std::sync::MutexGuard<'_, NumberedFiles> {
+        // A panic while the lock was held left a whole map, and a number is at most not given out.
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
 impl Handles {
+    /// Makes an empty table whose handles are numbers: whatever is sent for one is looked up.
+    pub(crate) fn numbered() -> Handles {
+        let mut handles = Handles::new();
+        handles.numbers = Some((0..SHARDS).map(|_| Numbers::default()).collect());
+        debug_assert!(handles.numbers.as_ref().is_some_and(|n| n.len() == SHARDS));
+        handles
+    }
+
     /// Makes an empty table.
     pub(crate) fn new() -> Handles {
         Handles {
+            numbers: None,
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             inodes: (0..SHARDS).map(|_| Inodes::default()).collect(),
             direct: Apart::default(),
@@ -178,9 +236,15 @@ impl Handles {
     }
 
     /// Keeps `file`, which was opened with O_DIRECT if `direct`, and returns its handle, never 0.
-    pub(crate) fn insert(&self, file: File, direct: bool) -> u64 {
+    /// `None` if a guest has too many open.
+    pub(crate) fn insert(&self, file: File, direct: bool) -> Option<u64> {
         let shard = my_shard();
         debug_assert!(shard < SHARDS);
+        if let Some(numbers) = &self.numbers
+            && numbers[shard].files().open.len() >= NUMBERED_MOST
+        {
+            return None;
+        }
         let writes = file.flags() & libc::O_ACCMODE != libc::O_RDONLY;
         let mut reads = None;
         if writes || direct {
@@ -194,49 +258,87 @@ impl Handles {
             }
             opened.check_invariants();
         }
-        let handle = Box::into_raw(Box::new(Handle { file, shard, writes, direct: reads })) as u64;
+        let opened = Handle { file, shard, writes, direct: reads };
+        if let Some(numbers) = &self.numbers {
+            let mut files = numbers[shard].files();
+            files.given += 1;
+            let number = files.given * SHARDS as u64 + shard as u64;
+            let before = files.open.insert(number, Arc::new(opened));
+            debug_assert!(before.is_none() && number != 0, "a number is given out once");
+            return Some(number);
+        }
+        let handle = Box::into_raw(Box::new(opened)) as u64;
         debug_assert_ne!(handle, 0, "0 stands for no open file");
         let fresh = self.shards[shard].set().insert(handle);
         debug_assert!(fresh, "a handle is given out once (H1)");
-        handle
+        Some(handle)
+    }
+
+    /// Returns the shard of a number.
+    fn numbered_at(numbers: &[Numbers], handle: u64) -> &Numbers {
+        debug_assert_eq!(numbers.len(), SHARDS);
+        &numbers[(handle % SHARDS as u64) as usize]
     }
 
     /// Returns the open file of a handle number; `None` for 0, which stands for no open file.
     ///
     /// # Safety
     /// `handle` came with a request of the kernel (H2) and the returned reference is not used after
-    /// that request was answered.
-    pub(crate) unsafe fn get(&self, handle: u64) -> Option<&Handle> {
+    /// that request was answered. Of a table of numbers nothing is asked.
+    pub(crate) unsafe fn get(&self, handle: u64) -> Option<Held<'_>> {
         if handle == 0 {
             return None;
+        }
+        if let Some(numbers) = &self.numbers {
+            let files = Handles::numbered_at(numbers, handle).files();
+            debug_assert!(files.open.len() as u64 <= files.given, "more are open than were given out");
+            return files.open.get(&handle).map(|h| Held::Shared(Arc::clone(h)));
         }
         // SAFETY: by H1-H3 the address of a live `Handle`; nobody holds it mutably.
         let found = unsafe { &*(handle as *const Handle) };
         debug_assert!(found.shard < SHARDS, "no handle of ours lies there");
-        Some(found)
+        Some(Held::Lent(found))
     }
 
     /// Closes the file of a handle.
     ///
     /// # Safety
-    /// `handle` came with RELEASE.
+    /// `handle` came with RELEASE. Of a table of numbers nothing is asked.
     pub(crate) unsafe fn remove(&self, handle: u64) {
         if handle == 0 {
+            return;
+        }
+        if let Some(numbers) = &self.numbers {
+            let gone = Handles::numbered_at(numbers, handle).files().open.remove(&handle);
+            gone.iter().for_each(|h| self.no_longer_open(h));
             return;
         }
         // SAFETY: H3: live until here, and no other request holds it.
         let boxed = unsafe { Box::from_raw(handle as *mut Handle) };
         let kept = self.shards[boxed.shard].set().remove(&handle);
         debug_assert!(kept, "a handle is released once (H2)");
-        if !boxed.writes && boxed.direct.is_none() {
+        self.no_longer_open(&boxed);
+    }
+
+    /// Closes all files of a table of numbers: the guest that had them open is gone.
+    pub(crate) fn close_numbered(&self) {
+        for numbers in self.numbers.iter().flatten() {
+            let open = std::mem::take(&mut numbers.files().open);
+            open.values().for_each(|h| self.no_longer_open(h));
+        }
+    }
+
+    /// Takes a handle that was released off the counts of its inode.
+    fn no_longer_open(&self, handle: &Handle) {
+        if !handle.writes && handle.direct.is_none() {
             return;
         }
-        let mut inodes = self.inodes(boxed.file.ino());
-        debug_assert!(inodes.contains_key(&boxed.file.ino()), "it was counted when it was opened");
-        if let Entry::Occupied(mut opened) = inodes.entry(boxed.file.ino()) {
+        let mut inodes = self.inodes(handle.file.ino());
+        debug_assert!(inodes.contains_key(&handle.file.ino()), "it was counted when it was opened");
+        if let Entry::Occupied(mut opened) = inodes.entry(handle.file.ino()) {
             let o = opened.get_mut();
-            o.writers -= u32::from(boxed.writes);
-            if boxed.direct.is_some() {
+            o.writers -= u32::from(handle.writes);
+            if handle.direct.is_some() {
                 let all = self.direct.0.fetch_sub(1, Ordering::Relaxed);
                 debug_assert!(all > 0, "fewer handles in all than of one inode");
                 o.direct -= 1;

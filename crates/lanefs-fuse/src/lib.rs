@@ -31,6 +31,7 @@ pub mod change;
 mod closing;
 mod control;
 mod counts;
+pub mod guest;
 mod handles;
 mod known;
 mod mount;

@@ -179,6 +179,7 @@ fn serve(
         unchecked: config.is_unchecked(),
         // Who enters has to be known of every request then.
         idmap: !config.allow_root && !config.is_unchecked(),
+        guest: false,
     };
     let agreed = shake_hands(&device, offer)?;
     let only = config.io_uring == IoUring::On;
@@ -193,7 +194,9 @@ fn serve(
         }));
     }
     let device = Arc::new(device);
-    let adaptor = Arc::new(Adaptor::new(volume.clone(), config, agreed, Arc::clone(&device)));
+    let counts = Arc::new(Counts::new());
+    let told = Some(Arc::clone(&device));
+    let adaptor = Arc::new(Adaptor::new(volume.clone(), config, agreed, told, counts));
     let mut rings = None;
     let mut over_rings = false;
     if agreed.rings {

@@ -11,6 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lanefs-store", &["lanefs-sync", "lanefs-format"]),
     ("lanefs", &["lanefs-sync", "lanefs-format", "lanefs-store"]),
     ("lanefs-fuse", &["lanefs-sync", "lanefs"]),
+    ("lanefs-virtiofs", &["lanefs-sync", "lanefs", "lanefs-fuse"]),
     ("lanefs-preload", &["lanefs", "lanefs-fuse"]),
     ("lanefs-c", &["lanefs-sync", "lanefs", "lanefs-fuse"]),
     ("lanefs-sqlite", &["lanefs", "lanefs-fuse"]),
@@ -19,7 +20,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // C++ over the library for C, whose archive is linked when it is built.
     ("lanefs-rocksdb", &[]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),
-    ("lanefs-cli", &["lanefs-format", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench"]),
+    (
+        "lanefs-cli",
+        &["lanefs-format", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-virtiofs", "lanefs-bench"],
+    ),
     // A copy of the product depends on it, so it depends on nothing.
     ("lanefs-lab-faults", &[]),
     ("lanefs-lab-model", &["lanefs-sync", "lanefs"]),

@@ -69,6 +69,7 @@ const MORE: &[More] = &[
         ],
     ),
     more("umount", "8", &["lanefs umount /home"]),
+    more("virtiofs", "8", &["lanefs virtiofs --create --size 8G --socket /run/vm.sock disk.lane"]),
     More {
         codes: CHECKED,
         ..more("fsck", "8", &["lanefs fsck disk.lane", "lanefs fsck --repair disk.lane"])

@@ -24,3 +24,4 @@ pub mod stat;
 pub mod top;
 pub mod tree;
 pub mod umount;
+pub mod virtiofs;

@@ -60,24 +60,24 @@ pub struct Args {
 }
 
 /// The arguments, decoded.
-struct Plan {
-    images: Vec<PathBuf>,
+pub(super) struct Plan {
+    pub images: Vec<PathBuf>,
     dir: PathBuf,
-    create: bool,
+    pub create: bool,
     size: Option<u64>,
-    log: Option<PathBuf>,
+    pub log: Option<PathBuf>,
     /// Where the figures are told.
-    metrics: Option<PathBuf>,
+    pub metrics: Option<PathBuf>,
     quiet: bool,
     remount: bool,
     /// Attach the image to a loop device, which the kernel mounts as a block device.
     attach: bool,
-    volume: MountOptions,
-    mount: MountConfig,
+    pub volume: MountOptions,
+    pub mount: MountConfig,
 }
 
 /// Decodes the arguments.
-fn plan(args: &Args) -> Result<Plan, Failure> {
+pub(super) fn plan(args: &Args) -> Result<Plan, Failure> {
     let mut plan = Plan {
         images: args.images.clone(),
         dir: args.dir.clone(),
@@ -208,7 +208,7 @@ fn remount(args: &Args) -> Result<(), Failure> {
 
 /// Makes the volume if its images do not exist. In the serving process: an io_uring does not
 /// survive a fork.
-fn create(plan: &Plan) -> Result<(), Failure> {
+pub(super) fn create(plan: &Plan) -> Result<(), Failure> {
     if plan.images.iter().all(|i| i.exists()) {
         return Ok(());
     }
@@ -222,7 +222,7 @@ fn create(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// Returns a line about each option that has no effect.
-fn without_effect(plan: &Plan, volume: &lanefs::Volume) -> Vec<String> {
+pub(super) fn without_effect(plan: &Plan, volume: &lanefs::Volume) -> Vec<String> {
     let mut lines = Vec::new();
     let used = volume.info().mlogs;
     if plan.volume.mlogs > used {
@@ -340,7 +340,7 @@ fn serve(plan: &Plan, watchdog: Option<Watchdog>, parent: &mut Parent) -> Result
 
 /// Has messages of the serving process go to the log file if there is one, else to the system's
 /// (see [`crate::log`]).
-fn start_log(file: Option<&Path>) -> Result<(), Failure> {
+pub(super) fn start_log(file: Option<&Path>) -> Result<(), Failure> {
     let filter = LevelFilter::WARN;
     let layer = tracing_subscriber::fmt::layer().with_ansi(false);
     let layer = match file {

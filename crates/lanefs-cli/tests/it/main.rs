@@ -31,3 +31,4 @@ mod scrub;
 mod security;
 mod stat;
 mod transports;
+mod virtiofs;

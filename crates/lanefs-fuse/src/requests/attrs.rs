@@ -4,7 +4,6 @@ use super::{Wire, rights};
 use crate::adaptor::Adaptor;
 use crate::aside::{Job, What};
 use crate::blocking_hook::about_to_wait_for_requests;
-use crate::handles::Handle;
 use crate::translate::root;
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
@@ -32,13 +31,13 @@ pub(super) fn getattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, o
     // With a handle the kernel asks, for who is about to write.
     if flags & GETATTR_FH != 0
         && (adaptor.closing.has_begun() || adaptor.space.is_scarce())
-        && adaptor.handle(handle).is_ok_and(Handle::gathers)
+        && adaptor.handle(handle).is_ok_and(|h| h.gathers())
     {
         return ask(adaptor, req, reply, origin);
     }
     let stat = stat(adaptor, req, flags, handle)?;
     let (stat, holds) = adaptor.attributes_for_kernel(&stat);
-    reply.attr_out(&stat, if flags & GETATTR_FH != 0 { adaptor.ttl } else { holds })
+    reply.attr_out(&stat, if flags & GETATTR_FH != 0 { adaptor.holds_for_handle(holds) } else { holds })
 }
 
 /// Answers who is about to write to a file through the kernel's cache while space is scarce or the
@@ -53,7 +52,8 @@ fn ask(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin)
             let (device, what) = (Arc::clone(device), What::Attributes { ttl: adaptor.ttl });
             adaptor.aside.answer(Job { ino: req.ino, what, unique: req.unique, device })
         }
-        Origin::Ring => {
+        // A guest gathers nothing, and its mount does not end that way.
+        Origin::Ring | Origin::Guest => {
             about_to_wait_for_requests();
             adaptor.aside.ask(req.ino, adaptor.ttl, reply)
         }
@@ -108,7 +108,7 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
         adaptor.volume.node_setattr_and_acl(&root(), req.ino, &set)?
     };
     let (stat, holds) = adaptor.attributes_for_kernel(&stat);
-    reply.attr_out(&stat, if has(fattr::FH) { adaptor.ttl } else { holds })
+    reply.attr_out(&stat, if has(fattr::FH) { adaptor.holds_for_handle(holds) } else { holds })
 }
 
 pub(super) fn statfs(adaptor: &Adaptor, reply: &mut Reply) -> Wire<()> {

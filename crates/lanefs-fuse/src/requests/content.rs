@@ -149,7 +149,7 @@ pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
 
 pub(super) fn release(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let handle = req.args().u64()?;
-    // SAFETY: the handle of RELEASE.
+    // SAFETY: the handle of RELEASE; a guest's is looked up.
     unsafe { adaptor.handles.remove(handle) };
     Ok(())
 }
@@ -247,14 +247,16 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
             about_to_wait();
             if flags & libc::O_SYNC == libc::O_SYNC { file.sync_all() } else { file.sync_data() }?;
         }
-        if flags & libc::O_DIRECT != 0 && may_be_cached(adaptor, req.ino, handle)? {
+        // A guest waits for the write, and drops the pages itself.
+        let drops = flags & libc::O_DIRECT != 0 && !adaptor.guest;
+        if drops && may_be_cached(adaptor, req.ino, handle)? {
             match origin {
                 Origin::Device(device) => {
                     reply.answer = Answer::Elsewhere;
                     let (device, what) = (Arc::clone(device), What::Written { offset, bytes: n });
                     return adaptor.aside.answer(Job { ino: req.ino, what, unique: req.unique, device });
                 }
-                Origin::Ring => {
+                Origin::Ring | Origin::Guest => {
                     about_to_wait_for_requests();
                     adaptor.aside.drop_pages(req.ino, offset, n);
                 }
@@ -308,7 +310,8 @@ pub(super) fn lseek(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
                 return adaptor.aside.answer(Job { ino, what, unique, device });
             }
             // The answer has to come from here; others serve the writes that this waits for.
-            Origin::Ring => {
+            // A guest gathers nothing.
+            Origin::Ring | Origin::Guest => {
                 about_to_wait_for_requests();
                 adaptor.aside.flush_kernel_pages(ino);
             }

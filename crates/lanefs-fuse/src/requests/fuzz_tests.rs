@@ -6,7 +6,9 @@
 //! `LANEFS_FUZZ_CASES` makes it longer.
 
 use super::*;
+use crate::MountConfig;
 use crate::adaptor_tests::{AGREED, adaptor_of};
+use crate::guest::Guest;
 use crate::wire::abi::{IN_HEADER, OUT_HEADER};
 use crate::wire::{Agreed, ReplyBuffer};
 use lanefs::{Ino, MountOptions, Volume};
@@ -221,5 +223,71 @@ fn any_request_is_answered() {
         // Told if the process ends at this one.
         eprintln!("seed {seed}");
         run(seed, 3000);
+    }
+}
+
+/// As a guest may send them: handles are anything, and so is the place for an answer; the mount
+/// ends and begins in the middle.
+fn run_guest(seed: u64, requests: u64) {
+    let mut rng = Rng::at(seed);
+    let volume = Volume::in_memory(32 << 20).unwrap();
+    let guest = Guest::new(volume.clone(), &MountConfig::default());
+    let mut threads = [guest.thread(), guest.thread()];
+    let mut handles = vec![0];
+    for n in 0..requests {
+        let op = 1 + rng.below(54) as u32;
+        let op = match rng.below(4) {
+            0 => [op::CREATE, op::OPEN, op::MKDIR, op::WRITE, op::READ][rng.below(5) as usize],
+            _ => op,
+        };
+        let begins = n == 0 || op == op::INIT || op == op::DESTROY && rng.below(8) > 0;
+        let (op, mut bytes) = match begins {
+            true => (
+                op::INIT,
+                [7, 36, 4096, 1 << 20 | 1 << 6].iter().flat_map(|w: &u32| w.to_ne_bytes()).collect(),
+            ),
+            false => (op, body(&mut rng, op, &handles)),
+        };
+        if rng.below(10) == 0 {
+            bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
+        }
+        let bytes = request(&mut rng, op, &bytes);
+        let capacity = if rng.below(8) == 0 { rng.below(200) as usize } else { 1 << 20 };
+        let answer = threads[rng.below(2) as usize].serve(&bytes, capacity);
+        assert!(answer.len() <= capacity, "{} bytes, and {capacity} would fit", answer.len());
+        assert!(answer.is_empty() || answer[..4] == (answer.len() as u32).to_ne_bytes());
+        let at = match op {
+            op::OPEN => OUT_HEADER,
+            op::CREATE => OUT_HEADER + 128,
+            _ => usize::MAX - 8,
+        };
+        if let Some(handle) = answer.get(at..at + 8) {
+            handles.push(u64::from_ne_bytes(handle.try_into().unwrap()));
+        }
+        if rng.below(8) == 0 {
+            let some = rng.below(handles.len() as u64) as usize;
+            handles.push(match rng.below(3) {
+                0 => rng.word(),
+                _ => handles[some].wrapping_add(rng.below(3) * 64),
+            });
+        }
+        if handles.len() > 64 {
+            handles.drain(1..32);
+        }
+        if rng.below(64) == 0 {
+            let _ = volume.tick();
+        }
+    }
+    // No request panicked: that would have stopped it.
+    assert!(volume.node_stat(Ino(1)).is_ok());
+    guest.close().unwrap();
+}
+
+#[test]
+fn any_request_of_a_guest_is_answered() {
+    let cases = std::env::var("LANEFS_FUZZ_CASES").ok().and_then(|s| s.parse().ok()).unwrap_or(20);
+    for seed in 1..=cases {
+        eprintln!("seed {seed}");
+        run_guest(seed, 3000);
     }
 }

@@ -67,7 +67,8 @@ pub(super) fn ioctl(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
                 let (device, what) = (Arc::clone(device), What::Flags(flags));
                 return adaptor.aside.answer(Job { ino: req.ino, what, unique: req.unique, device });
             }
-            Origin::Ring => {
+            // A guest opens files by a request, so the flags close nothing.
+            Origin::Ring | Origin::Guest => {
                 about_to_wait_for_requests();
                 adaptor.aside.flush_kernel_pages(req.ino);
             }
@@ -85,8 +86,11 @@ pub(super) fn ioctl(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
 
 /// Does what the call asks for, and returns the bytes of the answer.
 fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
-    let mine = || req.user().is_some_and(|u| u == 0 || u == rustix::process::geteuid().as_raw());
+    let serves = |user| !adaptor.guest && user == rustix::process::geteuid().as_raw();
+    let mine = || req.user().is_some_and(|u| u == 0 || serves(u));
     match call.command {
+        // What the host has of processes and space is not a guest's.
+        IOC_GETPID | IOC_GROW if adaptor.guest => Err(Errno(libc::ENOTTY)),
         IOC_GOINGDOWN => go_down(adaptor, req, call).map(|()| Vec::new()),
         FS_IOC_GETFLAGS | FS_IOC_FSGETXATTR => {
             flags::encode(call.command, adaptor.volume.node_flags(req.ino)?)

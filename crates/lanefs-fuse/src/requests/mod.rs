@@ -46,9 +46,13 @@ fn sync(adaptor: &Adaptor) -> Wire<()> {
     Ok(adaptor.volume.sync()?)
 }
 
-/// Closes the volume: the mount is gone, and who unmounted it waits until this is answered.
+/// Closes the volume: the mount is gone, and who unmounted it waits until this is answered. A guest
+/// may mount again: for it all is made durable.
 fn destroy(adaptor: &Adaptor) -> Wire<()> {
     about_to_wait();
+    if adaptor.guest {
+        return Ok(adaptor.volume.sync()?);
+    }
     adaptor.closing.close(&adaptor.volume);
     Ok(())
 }

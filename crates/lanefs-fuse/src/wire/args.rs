@@ -53,6 +53,11 @@ impl<'a> Request<'a> {
         Some((request, len.checked_sub(IN_HEADER)?))
     }
 
+    /// Returns the request as of a caller on another machine, of whom nothing can be looked up.
+    pub fn of_elsewhere(self) -> Request<'a> {
+        Request { pid: 0, ..self }
+    }
+
     /// Returns the arguments.
     pub fn args(&self) -> Args<'a> {
         self.args

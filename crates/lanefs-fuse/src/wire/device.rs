@@ -24,6 +24,9 @@ pub(crate) enum Origin {
     Device(Arc<Device>),
     /// An entry of a ring: the thread that has it answers.
     Ring,
+    /// A virtual machine ([`crate::guest`]): the thread that has the request answers, and nothing
+    /// else can be told to that kernel.
+    Guest,
 }
 
 /// Returns the size of a buffer for requests whose writes have at most `max_write` bytes: the least

@@ -55,6 +55,8 @@ pub(crate) struct Offer {
     /// The mount may be mapped to other owners. Requests that make no inode do not name their user
     /// then.
     pub idmap: bool,
+    /// The kernel is a virtual machine's, which cannot be told to drop what it keeps.
+    pub guest: bool,
 }
 
 /// The agreement with the kernel.
@@ -96,7 +98,7 @@ pub(crate) fn shake_hands(device: &Device, offer: Offer) -> io::Result<Agreed> {
 }
 
 /// Puts the answer to INIT; returns `None` if the kernel must ask again with an older version.
-fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Option<Agreed>> {
+pub(crate) fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Option<Agreed>> {
     let max_write = offer.max_write;
     let short = |_| io::Error::other("the kernel's INIT is cut short");
     let (major, minor) = (args.u32().map_err(short)?, args.u32().map_err(short)?);
@@ -137,6 +139,12 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     if offer.shared {
         wanted &= !(init::CACHE_SYMLINKS | init::NO_OPENDIR_SUPPORT);
     }
+    if offer.guest {
+        // Behind an asynchronous write past its cache the kernel drops no pages that somebody read
+        // meanwhile, and nobody here can have it do so. Without this all such writes are waited
+        // for, and then it drops them.
+        wanted &= !init::ASYNC_DIO;
+    }
     let flags = offered & wanted;
     let background = u32::from(MAX_BACKGROUND) | u32::from(MAX_BACKGROUND / 4 * 3) << 16;
     put(reply, &[MAJOR, MINOR.min(minor), max_write, flags as u32])?;
@@ -162,6 +170,10 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     debug_assert!(!agreed.stateless || flags & init::ATOMIC_O_TRUNC == 0, "nobody would cut the file");
     debug_assert!(offer.writeback || !agreed.writeback, "the kernel gathers what it was not offered to");
     debug_assert!(offer.rings || !agreed.rings, "the kernel would wait for rings that nobody registers");
+    debug_assert!(
+        !offer.guest || !(agreed.writeback || agreed.stateless || agreed.rings || offer.idmap),
+        "these need a kernel that can be told something, or callers that can be looked up"
+    );
     Ok(Some(agreed))
 }
 
@@ -194,6 +206,7 @@ mod tests {
         unchecked: false,
         rings: true,
         idmap: true,
+        guest: false,
     };
 
     fn agreed(words_in: &[u32], offer: Offer) -> (io::Result<Option<Agreed>>, Vec<u8>) {
@@ -286,6 +299,18 @@ mod tests {
         };
         assert_eq!(second(OFFER), 1 << 8);
         assert_eq!(second(Offer { idmap: false, ..OFFER }), 0);
+    }
+
+    #[test]
+    fn a_guest_waits_for_its_writes_past_the_cache() {
+        let all = [7, 36, 4096, (NEEDED | init::ASYNC_DIO | init::WRITEBACK_CACHE) as u32];
+        let guest = Offer { guest: true, writeback: false, rings: false, idmap: false, ..OFFER };
+        let flags = |offer| {
+            let (agreed, bytes) = agreed(&all, offer);
+            assert!(agreed.unwrap().is_some());
+            u64::from(u32::from_ne_bytes(bytes[16 + 12..16 + 16].try_into().unwrap())) & !NEEDED
+        };
+        assert_eq!((flags(guest), flags(Offer { guest: false, ..guest })), (0, init::ASYNC_DIO));
     }
 
     #[test]
