@@ -46,4 +46,5 @@ mod served;
 mod settings;
 mod shared;
 mod table;
+mod upwards;
 mod volume;

@@ -4,8 +4,8 @@
 use crate::route::{Last, Route, Spot, Start, WorkingDir, by_text, cwd_open, cwd_path, set_cwd};
 use crate::settings::settings;
 use crate::table::Description;
-use crate::{opening, table, volume};
-use lanefs::{FileKind, Fs, Ino, Volume};
+use crate::{opening, table, upwards, volume};
+use lanefs::{FileKind, Fs, Volume};
 use std::ffi::{CString, c_int};
 use std::sync::Arc;
 
@@ -185,7 +185,7 @@ pub fn path_of(volume: &Volume, dir: &table::Description) -> Result<Vec<u8>, c_i
     let root = fs.stat("/").map_err(|e| e.errno())?.ino;
     let mut names: Vec<Vec<u8>> = Vec::new();
     while at != root {
-        let parent = above(volume, at).ok_or(libc::ENOENT)?;
+        let parent = upwards::above(volume, at).ok_or(libc::ENOENT)?;
         let mut name = None;
         volume
             .node_readdir(parent, 0, &mut |e| {
@@ -201,28 +201,4 @@ pub fn path_of(volume: &Volume, dir: &table::Description) -> Result<Vec<u8>, c_i
     names.reverse();
     let path = join(&names);
     Ok(if path.is_empty() { b"/".to_vec() } else { path })
-}
-
-/// Returns the directory above one; `None` if that was removed.
-fn above(volume: &Volume, dir: Ino) -> Option<Ino> {
-    let mut parent = None;
-    let look = volume.node_readdir(dir, 0, &mut |e| {
-        if e.name == b".." {
-            parent = Some(e.ino);
-        }
-        parent.is_none()
-    });
-    look.ok().and(parent)
-}
-
-/// Returns how many directories lie above an open one, wherever it was moved; `None` if it was
-/// removed. Called within the volume.
-pub fn depth_of(volume: &Volume, dir: &table::Description) -> Option<usize> {
-    let root = volume::view(volume).stat("/").ok()?.ino;
-    let (mut at, mut depth) = (dir.file.ino(), 0);
-    while at != root {
-        at = above(volume, at)?;
-        depth += 1;
-    }
-    Some(depth)
 }

@@ -12,10 +12,10 @@
 //!    which has the mount there.
 
 use crate::itself;
-use crate::links;
 use crate::raw::sys;
 use crate::settings::{Settings, below, settings};
 use crate::table::{self, Description};
+use crate::upwards;
 use crate::volume;
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int};
@@ -234,7 +234,7 @@ fn depth_of(start: &Start) -> Option<usize> {
         }
     };
     if let Some(dir) = dir
-        && let Some(depth) = volume::glance(|volume| links::depth_of(volume, &dir))
+        && let Some(depth) = volume::glance(|volume| upwards::depth_of(volume, &dir))
     {
         return depth;
     }
