@@ -33,13 +33,15 @@ pub fn open(fs: &Fs, path: &[u8], flags: c_int, mode: u32) -> Result<Description
     if access == libc::O_ACCMODE {
         return Err(libc::EINVAL);
     }
+    // Of a file without a name it says that it never gets one.
+    let nameless = if flags & libc::O_TMPFILE == libc::O_TMPFILE { flags & libc::O_EXCL } else { 0 };
     let mut options = OpenOptions::new();
     options
         .read(access != libc::O_WRONLY)
         .write(access != libc::O_RDONLY)
         .create(flags & libc::O_CREAT != 0)
         .mode(mode & 0o7777)
-        .custom_flags(flags & PASSED);
+        .custom_flags(flags & PASSED | nameless);
     if flags & libc::O_APPEND != 0 && access != libc::O_RDONLY {
         options.append(true);
     }

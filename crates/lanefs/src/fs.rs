@@ -191,7 +191,7 @@ impl Fs {
     /// - EISDIR: a directory, and writing, O_CREAT or O_TRUNC; O_CREAT of a path that ends in `/`,
     ///   `.` or `..`.
     /// - ENOTDIR: O_DIRECTORY or O_TMPFILE, and it is no directory.
-    /// - EINVAL: O_CREAT with O_DIRECTORY; a new name with a NUL.
+    /// - EINVAL: O_CREAT with O_DIRECTORY; O_TMPFILE without writing; a new name with a NUL.
     /// - ELOOP: O_NOFOLLOW without O_PATH, and it is a symbolic link.
     /// - ENXIO: a pipe, a socket or a device, without O_PATH.
     /// - EACCES: the mode forbids reading or writing it; a new file: changing the directory. EPERM:
@@ -215,6 +215,9 @@ impl Fs {
         let opened = &self.volume.0;
         opened.persist.check_alive()?;
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            if flags & libc::O_ACCMODE == libc::O_RDONLY {
+                return posix(libc::EINVAL);
+            }
             let dir = self.find(path, true, &guard)?;
             return self
                 .volume

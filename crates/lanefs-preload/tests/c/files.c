@@ -134,6 +134,13 @@ int main(int argc, char **argv) {
     show("sys");
     dprintf(0, " %s %d %.1f %d %d %d", "text", 7, 1.5, 1, 2, 3);
     show("a");
+    SAY(open(dir, O_TMPFILE, 0600));
+    int never = open(dir, O_TMPFILE | O_EXCL | O_RDWR, 0600);
+    char its[40];
+    snprintf(its, sizeof its, "/proc/self/fd/%d", never);
+    SAY(linkat(AT_FDCWD, its, AT_FDCWD, in("never"), AT_SYMLINK_FOLLOW));
+    SAY(linkat(never, "", AT_FDCWD, in("never"), AT_EMPTY_PATH));
+    SAY(close(never));
     int tmp = open(dir, O_TMPFILE | O_RDWR, 0600);
     OK(tmp);
     SAY(write(tmp, "unnamed", 7));
