@@ -19,6 +19,7 @@ on_each_transport! {
     a_block_device_is_mounted_as_one_and_is_nobody_elses_meanwhile,
     an_image_behind_a_loop_device_is_known_by_its_name,
     an_image_has_one_user_whatever_loop_devices_it_has,
+    parts_of_a_file_have_users_of_their_own,
     a_signal_ends_a_mount_of_a_block_device_in_use,
 }
 
@@ -127,7 +128,11 @@ struct Losetup(String);
 
 impl Losetup {
     fn new(image: &Path) -> Losetup {
-        let run = run_command(Command::new("losetup").args(["--find", "--show"]).arg(image)).ok();
+        Losetup::with(&[], image)
+    }
+    fn with(options: &[&str], image: &Path) -> Losetup {
+        let run =
+            run_command(Command::new("losetup").args(["--find", "--show"]).args(options).arg(image)).ok();
         Losetup(run.out.trim_end().into())
     }
 }
@@ -225,6 +230,27 @@ fn an_image_has_one_user_whatever_loop_devices_it_has() {
     drop((one, two));
     assert!(is_detached(&m.image()));
     m.fsck();
+}
+
+/// As partitions of a disk are.
+fn parts_of_a_file_have_users_of_their_own() {
+    let mut m = unmounted();
+    let disk = m.work.path().join("disk");
+    File::create(&disk).unwrap().set_len(192 << 20).unwrap();
+    let part = |offset| Losetup::with(&["--offset", offset, "--sizelimit", "64MiB"], &disk);
+    let (one, two, across) = (part("0"), part("64MiB"), part("32MiB"));
+    for device in [&one, &two] {
+        lanefs_in(m.work.path(), &["mkfs", &device.0]).ok();
+    }
+    let how = transport().option();
+    lanefs_in(m.work.path(), &["mount", "-o", &how, &one.0, "mnt"]).ok();
+    lanefs_in(m.work.path(), &["fsck", &two.0]).ok();
+    lanefs_in(m.work.path(), &["mkfs", "--force", &across.0]).fails(1, &["in use"]);
+    lanefs_in(m.work.path(), &["umount", "mnt"]).ok();
+    lanefs_in(m.work.path(), &["fsck", &one.0]).ok();
+    drop((one, two, across));
+    assert!(is_detached(&disk));
+    m.mount(&[]);
 }
 
 /// Those who use the mount fail, and what they had written is there.

@@ -1,5 +1,6 @@
 //! Image files and block devices.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -417,43 +418,78 @@ fn mount_of(dev: &str) -> Option<String> {
     places.min_by_key(|p| p.len()).map(|p| p.replace("\\040", " "))
 }
 
+/// A loop device that a file is attached to.
+struct LoopDevice {
+    path: String,
+    /// What the system tells of it.
+    about: PathBuf,
+}
+
+impl LoopDevice {
+    /// Returns the loop devices that a file is attached to.
+    fn all_of(file: &rustix::fs::Stat) -> impl Iterator<Item = LoopDevice> {
+        let (dev, ino) = (file.st_dev, file.st_ino);
+        let all = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let all = all.map(|e| (e.file_name(), e.path()));
+        all.filter(|(name, _)| name.as_encoded_bytes().starts_with(b"loop")).filter_map(
+            move |(name, about)| {
+                let other = rustix::fs::stat(LoopDevice::backing(&about)?).ok()?;
+                let device = LoopDevice { path: format!("/dev/{}", name.display()), about };
+                ((other.st_dev, other.st_ino) == (dev, ino)).then_some(device)
+            },
+        )
+    }
+
+    /// Returns the file behind the loop device of which a folder of the system tells.
+    fn backing(about: &Path) -> Option<String> {
+        let file = std::fs::read_to_string(about.join("loop/backing_file")).ok()?;
+        Some(file.trim_end_matches('\n').into())
+    }
+
+    /// Returns which bytes of the file a loop device has; all, if the system does not tell.
+    fn part(about: &Path) -> Range<u64> {
+        let number = |name: &str| {
+            let text = std::fs::read_to_string(about.join("loop").join(name)).ok();
+            text.and_then(|t| t.trim_end().parse::<u64>().ok()).unwrap_or(0)
+        };
+        let (from, limit) = (number("offset"), number("sizelimit"));
+        // Without a limit it ends with the file.
+        let part = from..if limit == 0 { u64::MAX } else { from.saturating_add(limit) };
+        debug_assert!(!part.is_empty(), "a loop device of no bytes: {part:?}");
+        part
+    }
+
+    fn is_read_only(&self) -> bool {
+        std::fs::read_to_string(self.about.join("ro")).is_ok_and(|ro| ro.trim() == "1")
+    }
+}
+
 /// Returns the loop device that a file is attached to, if that may be written to or is to be read
 /// only and the file is not.
 fn attached_as(file: &rustix::fs::Stat, read_only: bool) -> Option<String> {
-    let loops = std::fs::read_dir("/sys/block").ok()?.flatten();
-    loops.filter(|e| e.file_name().as_encoded_bytes().starts_with(b"loop")).find_map(|e| {
-        let backing = std::fs::read_to_string(e.path().join("loop/backing_file")).ok()?;
-        let other = rustix::fs::stat(backing.trim_end_matches('\n')).ok()?;
-        let same = (other.st_dev, other.st_ino) == (file.st_dev, file.st_ino);
-        let is_read_only = std::fs::read_to_string(e.path().join("ro")).is_ok_and(|ro| ro.trim() == "1");
-        (same && !(read_only && is_read_only)).then(|| format!("/dev/{}", e.file_name().display()))
-    })
+    let other = LoopDevice::all_of(file).find(|other| !(read_only && other.is_read_only()));
+    other.map(|other| other.path)
 }
 
 /// Checks that nobody has what lies behind a loop device by another name of it: the file, or
-/// another loop device that it is attached to. Two of them at once would write over each other.
+/// another loop device that has some of the same bytes. Two of them at once would write over each
+/// other.
 fn nobody_has_what_is_behind(device: &rustix::fs::Stat, read_only: bool) -> Result<()> {
     let (major, minor) = (libc::major(device.st_rdev), libc::minor(device.st_rdev));
-    let backing = |dir: &Path| std::fs::read_to_string(dir.join("loop/backing_file")).ok();
-    let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
-    let Some(file) = backing(&own) else { return Ok(()) };
-    let file = file.trim_end_matches('\n');
+    let about = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let Some(file) = LoopDevice::backing(&about) else { return Ok(()) };
     // A file without a name, or one of another name space: nobody finds it by that.
-    let Ok(stat) = rustix::fs::stat(file) else { return Ok(()) };
-    let is_same = |other: &str| {
-        let other = rustix::fs::stat(other.trim_end_matches('\n'));
-        other.is_ok_and(|o| (o.st_dev, o.st_ino) == (stat.st_dev, stat.st_ino))
-    };
-    let mut names = vec![file.to_string()];
-    for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let name = format!("/dev/{}", entry.file_name().display());
-        let is_own = || rustix::fs::stat(&*name).is_ok_and(|s| s.st_rdev == device.st_rdev);
-        if backing(&entry.path()).is_some_and(|other| is_same(&other)) && !is_own() {
-            names.push(name);
-        }
-    }
-    for name in names {
+    let Ok(stat) = rustix::fs::stat(&*file) else { return Ok(()) };
+    debug_assert!(!file.is_empty(), "a loop device has a file");
+    let part = LoopDevice::part(&about);
+    let others = LoopDevice::all_of(&stat).filter(|other| {
+        let theirs = LoopDevice::part(&other.about);
+        let is_own = rustix::fs::stat(&*other.path).is_ok_and(|s| s.st_rdev == device.st_rdev);
+        !is_own && theirs.start < part.end && part.start < theirs.end
+    });
+    for name in std::iter::once(file).chain(others.map(|other| other.path)) {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        // Who may not open it cannot ask whether it is locked.
         if let Ok(other) = rustix::fs::open(&*name, flags, Mode::empty()) {
             // It is let go of at once: who opens it later finds this device attached, or locked.
             ImageLock::take(other.as_fd(), &name, read_only)?;
