@@ -473,6 +473,7 @@ impl Inode {
     }
 
     /// Returns whether any of these marks is set, wherever it lies.
+    #[inline]
     pub fn has(&self, flag: u32) -> bool {
         debug_assert_ne!(flag, 0, "no mark is asked for");
         flag & LIFE != 0 && self.life.load(Relaxed) & flag != 0

@@ -96,7 +96,31 @@ impl Node {
         // SeqCst: see 5.
         self.mask.load(Ordering::SeqCst) & bits != bits && self.mask.fetch_or(bits, Ordering::SeqCst) == 0
     }
+
+    /// Returns what the slots name that lie in a range of pages at least in part, with each slot and
+    /// its place; those that are empty are left out. The node begins at page `base`, and each slot
+    /// covers `width` pages.
+    fn filled(&self, base: u64, width: u64, range: &Range<u64>) -> impl Iterator<Item = Filled<'_>> {
+        debug_assert!(width.is_power_of_two() && base.is_multiple_of(width));
+        let from = range.start.saturating_sub(base) / width;
+        let to = range.end.saturating_sub(base).div_ceil(width).min(FAN as u64);
+        let slots = self.slots.get(from as usize..to as usize).unwrap_or_default();
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            // Acquire: pairs with the slot's filling.
+            let (skipped, slot, word) = slots[next..].iter().enumerate().find_map(|(n, slot)| {
+                let word = slot.load(Ordering::Acquire);
+                (word != 0).then_some((n, slot, word))
+            })?;
+            let index = next + skipped;
+            next = index + 1;
+            Some((from + index as u64, word, slot))
+        })
+    }
 }
+
+/// A slot's place, what it names, and the slot.
+type Filled<'n> = (u64, usize, &'n Slot);
 
 /// The places of consecutive pages in a leaf.
 #[derive(Clone, Copy)]
@@ -593,15 +617,11 @@ fn each_below(
     debug_assert!(height > 0 && base.is_multiple_of(pages_below(height)), "{base} at height {height}");
     let width = pages_below(height - 1);
     let mask = if dirty_only { node.mask.load(Ordering::SeqCst) } else { u64::MAX };
-    for index in touched(base, width, range) {
-        let first = base + index * width;
+    for (index, word, _) in node.filled(base, width, range) {
         if mask >> index & 1 == 0 {
             continue;
         }
-        let word = node.slots[index as usize].load(Ordering::Acquire); // Acquire: pairs with the slot's filling
-        if word == 0 {
-            continue;
-        }
+        let first = base + index * width;
         if height == 1 {
             debug_assert!(range.contains(&first), "page {first} was not asked for");
             // SAFETY: a leaf's slot.
@@ -649,13 +669,7 @@ fn propagate_dirty_below(node: &Node, height: usize) {
 fn prune_below(node: &Node, height: usize, base: u64, range: &Range<u64>, pin: &Guard) -> bool {
     let width = pages_below(height - 1);
     if height > 1 {
-        for index in touched(base, width, range) {
-            let slot = &node.slots[index as usize];
-            // Acquire: pairs with the slot's filling.
-            let word = slot.load(Ordering::Acquire);
-            if word == 0 {
-                continue;
-            }
+        for (index, word, slot) in node.filled(base, width, range) {
             // SAFETY: an inner node's slot, under the tree lock.
             let child = unsafe { node_of(word) };
             if prune_below(child, height - 1, base + index * width, range, pin) {
@@ -671,14 +685,6 @@ fn prune_below(node: &Node, height: usize, base: u64, range: &Range<u64>, pin: &
         "a leaf without pages has dirty ones: a page was detached with its mark"
     );
     empty
-}
-
-/// Returns the slots of a node, which begins at `base`, that lie in a range at least in part; each
-/// covers `width` pages.
-fn touched(base: u64, width: u64, range: &Range<u64>) -> Range<u64> {
-    debug_assert!(width.is_power_of_two() && base.is_multiple_of(width));
-    let from = range.start.saturating_sub(base) / width;
-    from..range.end.saturating_sub(base).div_ceil(width).min(FAN as u64)
 }
 
 /// Frees a node that was just unlinked, when nobody can see it any more.

@@ -57,7 +57,8 @@ impl FileData {
                 break lock;
             }
         };
-        debug_assert!(size < self.size() && self.size_lock.is_locked(), "the file shrinks");
+        let old = self.size();
+        debug_assert!(size < old && self.size_lock.is_locked(), "the file shrinks");
         let writeback = self.lock_writeback();
         // Of a file with holes it is not known how many of its blocks lie behind the new end; of
         // another all that do not lie before it.
@@ -91,7 +92,9 @@ impl FileData {
         } else {
             self.shrink(ctx, size, cut)?;
         }
-        let fresh = self.discard(ctx, pages_of(size)..MAX_PAGES, &writeback);
+        // Behind the old end there is no page (D5): whoever attaches one there holds the size lock.
+        let fresh = self.discard(ctx, pages_of(size)..pages_of(old), &writeback);
+        debug_assert!(self.has_no_page_from(pages_of(size)), "a page behind the end (D5)");
         self.take_blocks(stored + fresh);
         // Tested first: a second truncation to the same size reads it. Relaxed: statistics.
         if self.has_space_behind() {
@@ -426,6 +429,16 @@ impl FileData {
         drop(pin);
         self.prune(range);
         fresh
+    }
+
+    /// Returns whether no page is attached from `page` on.
+    fn has_no_page_from(&self, page: u64) -> bool {
+        let mut none = true;
+        let _ = self.each_page(page..MAX_PAGES, false, &epoch::pin(), &mut |_, _| {
+            none = false;
+            ControlFlow::Break(())
+        });
+        none
     }
 
     /// Forgets every cached page, dirty ones included, and gives their reservations back: for an
