@@ -4,7 +4,7 @@ use crate::core::{Budget, Core, Journal, memory, space};
 use crate::error::{Error, Result};
 use crate::memfs::MemFs;
 use crate::opened::{self, Opened};
-use crate::persist::{Persist, background, checkpoint, free, service, writeback};
+use crate::persist::{Persist, background, checkpoint, fold, free, service, writeback};
 use crate::report::{self, Report};
 use crate::stat::StatFs;
 use crate::{CreateOptions, Cred, Fs, MountOptions};
@@ -91,7 +91,7 @@ impl Volume {
         let persist = Arc::new(Persist::new(core, report, info.segment_blocks));
         service::serve(&persist);
         if !persist.options.read_only {
-            checkpoint::find_first_numbers(&persist);
+            fold::find_first_numbers(&persist);
         }
         background::start_background(&persist)?;
         debug_assert_eq!(persist.journal.lanes.len(), lanes, "the lanes are those of the store");

@@ -21,6 +21,10 @@
 //! 5. Who finds no space makes a checkpoint and tries again. That checkpoint may find none for
 //!    itself, while others give space back that the next one frees. So its error becomes the
 //!    transaction's only when the next ones have ended like that as well.
+//! 6. Where inodes wait for the fold that makes them, it is the fold that frees space: a checkpoint
+//!    of the store's own writes all of them again, and what these records name was touched behind
+//!    its position, so no data can be cleaned. One after the other they would use up what is kept
+//!    back for the fold. So the caller is told at once, who folds and tries again.
 //!
 //! [`InodeState::take_delta`]: crate::tree::inode_state::InodeState::take_delta
 
@@ -85,9 +89,8 @@ impl Engine {
         let (mut tries, mut failed, mut shared) = (0, 0, 0);
         loop {
             match self.try_transaction(tx, begun) {
-                // Each checkpoint of the store's own would carry them along, and find less space
-                // than the one before.
-                Err(StoreError::NoSpace) if tries > 1 && self.waits_for_fold() => {
+                // 6
+                Err(StoreError::NoSpace) if self.waits_for_fold() => {
                     return Err(StoreError::NoSpace);
                 }
                 Err(StoreError::NoSpace) if tries < TRIES => {

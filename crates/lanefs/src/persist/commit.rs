@@ -24,7 +24,7 @@
 //!    before any other, so a call that failed is never followed by one that succeeds without its
 //!    groups.
 //! 5. Space is freed before that lock is taken, never under it: that may wait for a checkpoint,
-//!    whose seal takes the backlog's lock.
+//!    whose seal takes the backlog's lock. Who finds none folds what is committed.
 //! 6. Only lanes that are *in use* are looked at ([`Journal::lanes_in_use`]). One comes into use
 //!    under the backlog's lock, before its first operation, so none does while an epoch is sealed:
 //!    its operations are of the next one.
@@ -36,6 +36,7 @@ use crate::core::backlog::{Backlog, Committed, InFlight, Unfinished};
 use crate::oplog::buffer::{Sealed, Undone};
 use crate::oplog::lane::note_lost;
 use crate::persist::Persist;
+use crate::persist::fold::fold_for_space;
 use crate::persist::replaced;
 use lanefs_store::{EpochWrite, EpochWritten, Result, StoreError, Transaction, fold};
 use lanefs_sync::lock::MutexGuard;
@@ -128,7 +129,11 @@ pub(crate) fn seal_and_commit(persist: &Persist) -> crate::Result<u64> {
         let replaced = replaced::flush_replaced(persist)?;
         free_space_for_epoch(persist, &replaced, tries > 0)?;
         match commit_replaced(persist, &replaced) {
-            Err(StoreError::NoSpace) if tries < TRIES => tries += 1,
+            Err(StoreError::NoSpace) if tries < TRIES => {
+                drop(replaced);
+                fold_for_space(persist)?;
+                tries += 1;
+            }
             Ok(None) => {}
             Ok(Some(epoch)) => {
                 debug_assert!(persist.journal.committed() >= epoch, "it was waited for");

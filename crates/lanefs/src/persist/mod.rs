@@ -39,6 +39,7 @@ pub(crate) mod capture;
 pub(crate) mod checkpoint;
 pub(crate) mod closure;
 pub(crate) mod commit;
+pub(crate) mod fold;
 pub(crate) mod free;
 pub(crate) mod fsync;
 #[cfg(test)]

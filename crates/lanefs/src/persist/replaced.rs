@@ -17,7 +17,8 @@
 //! 4. Several may be about to seal. What one of them took off the lists is not durable before it is
 //!    written: until then it is in hand (`LaneLog::in_hand`, under the lane's lock), and who comes
 //!    to seal meanwhile makes it durable too, which is to wait for the first.
-//! 5. Only where no space can be freed for the content, or where it cannot be read, does the rename
+//! 5. Where the store finds no space for the content, what is committed is folded and it is tried
+//!    again. Only where that does not help either, or where it cannot be read, does the rename
 //!    become durable without; the file's handles get the error, and nobody else.
 
 use crate::error::Result;
@@ -27,6 +28,7 @@ use crate::ops::rights::is_pending;
 use crate::persist::Persist;
 use crate::persist::capture;
 use crate::persist::capture::{For, With};
+use crate::persist::fold::fold_for_space;
 use crate::persist::piece;
 use lanefs_format::Ino;
 use std::cell::Cell as Local;
@@ -131,18 +133,33 @@ fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
     Ok(())
 }
 
-/// Makes the content of a file durable, if it is not.
+/// Makes the content of a file durable, if it is not. The caller holds no lock.
 pub(crate) fn flush_renamed(persist: &Persist, ino: Ino) -> Result<()> {
-    // First where nothing is pinned.
-    piece::wait_for_pieces(persist, ino);
-    let guard = crossbeam_epoch::pin();
-    // What is not in memory was written and covered by a checkpoint.
-    let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return Ok(()) };
-    flush_renamed_inode(persist, inode)
+    for last in [false, true] {
+        // First where nothing is pinned.
+        piece::wait_for_pieces(persist, ino);
+        let guard = crossbeam_epoch::pin();
+        // What is not in memory was written and covered by a checkpoint.
+        let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return Ok(()) };
+        match try_to_flush(persist, inode, last) {
+            Err(e) if !last && e.errno() == libc::ENOSPC => {
+                drop(guard);
+                fold_for_space(persist)?;
+            }
+            done => return done,
+        }
+    }
+    Ok(())
 }
 
-/// Does what [`flush_renamed`] does, for an inode at hand.
+/// Does what [`flush_renamed`] does, for an inode at hand. Folds nothing.
 pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()> {
+    try_to_flush(persist, inode, true)
+}
+
+/// Makes the content durable. Unless it is the `last` try, an error for want of space leaves all as
+/// it was.
+fn try_to_flush(persist: &Persist, inode: &Inode, last: bool) -> Result<()> {
     let Some(data) = inode.data() else { return Ok(()) };
     if data.has_gap() {
         // Of a file that is still being handed over; a caller with an inode at hand may be pinned
@@ -158,6 +175,12 @@ pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()
     let mut r = Ok(());
     if rights::has_to_flush(inode) {
         r = capture::write_back_held(persist, inode, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
+    }
+    if let Err(e) = &r
+        && !last
+        && e.errno() == libc::ENOSPC
+    {
+        return r;
     }
     if owed > 0 {
         let before = inode.owed.fetch_sub(owed, Ordering::Release);

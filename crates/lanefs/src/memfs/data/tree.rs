@@ -97,9 +97,9 @@ impl Node {
         self.mask.load(Ordering::SeqCst) & bits != bits && self.mask.fetch_or(bits, Ordering::SeqCst) == 0
     }
 
-    /// Returns what the slots name that lie in a range of pages at least in part, with each slot and
-    /// its place; those that are empty are left out. The node begins at page `base`, and each slot
-    /// covers `width` pages.
+    /// Returns what the slots name that lie in a range of pages at least in part, with each slot
+    /// and its place; those that are empty are left out. The node begins at page `base`, and each
+    /// slot covers `width` pages.
     fn filled(&self, base: u64, width: u64, range: &Range<u64>) -> impl Iterator<Item = Filled<'_>> {
         debug_assert!(width.is_power_of_two() && base.is_multiple_of(width));
         let from = range.start.saturating_sub(base) / width;
