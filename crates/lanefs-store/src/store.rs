@@ -5,6 +5,7 @@ use crate::api::*;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::change::Change;
+use crate::engine::checkpoint::Seal;
 use crate::engine::commit::{EpochWrite, EpochWritten};
 use crate::error::{Result, StoreError};
 use crate::fsck::audit::{Audit, audit};
@@ -414,7 +415,14 @@ impl Store {
     /// Makes a new root; `seal` seals and commits the epoch and hands over what to fold. One at a
     /// time.
     pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
-        self.engine.checkpoint(seal)
+        self.engine.checkpoint(seal, Seal::Behind)
+    }
+
+    /// Makes a new root that has what was committed already, of which `committed` returns a part or
+    /// all: nothing is sealed. What is not folded is written again in the log, so this frees less
+    /// than [`Store::checkpoint`] does, and more than a checkpoint of the store's own.
+    pub fn fold_committed(&self, committed: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
+        self.engine.checkpoint(committed, Seal::Before)
     }
 
     /// Returns the epoch up to which everything is folded in memory, and will be on disk with the

@@ -32,7 +32,7 @@ use crate::inodes::Inodes;
 use crate::log::Log;
 use crate::log::segment::SegmentTable;
 use crate::tree::inode_table::InodeTable;
-use checkpoint::Checkpoints;
+use checkpoint::{Checkpoints, Seal};
 use cleaner::Cleaner;
 use commits::Unfolded;
 use fold::Fold;
@@ -142,13 +142,14 @@ impl Engine {
 
     /// Makes a new root; `seal` seals and commits the epoch and hands over what to fold. One at a
     /// time.
-    pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
+    pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>, kind: Seal) -> Result<CheckpointDone> {
+        debug_assert!(kind != Seal::Last, "that is `close`");
         self.log.check_writable()?;
         let mut m = self.maintenance.lock();
         // Relaxed, here and below: see the field. Whoever had the lock before has set it to 0.
         debug_assert_eq!(self.sealer.load(Ordering::Relaxed), 0, "two checkpoints at once");
         self.sealer.store(lanefs_sync::primitive::thread_token(), Ordering::Relaxed);
-        let r = self.checkpoints().run(&mut m, Some(seal), false);
+        let r = self.checkpoints().run(&mut m, Some(seal), kind);
         self.sealer.store(0, Ordering::Relaxed);
         r
     }
@@ -169,7 +170,7 @@ impl Engine {
         if !m.closed {
             m.closing = true;
             let none: Option<fn() -> Result<FoldInput>> = None;
-            self.checkpoints().run(&mut m, none, true)?;
+            self.checkpoints().run(&mut m, none, Seal::Last)?;
             debug_assert!(
                 self.log.sections.closing.load(Ordering::Relaxed),
                 "something may come behind the last position"

@@ -9,6 +9,7 @@ use super::walk::Walk;
 use super::{FsckReport, Phase, Place, Progress, miscounted, paths};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
 use crate::engine::Engine;
+use crate::engine::checkpoint::Seal;
 use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
 use lanefs_format::dir_bucket::COOKIE_MAX;
@@ -86,7 +87,7 @@ impl Job<'_> {
             engine.checkpoints().run(
                 &mut m,
                 Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })),
-                false,
+                Seal::Behind,
             )?;
             m.freed.clear();
             (self.progress)(Progress { phase: Phase::Repair, done: todo as u64, total: todo as u64 });

@@ -33,6 +33,7 @@ mod verify;
 
 use crate::api::{FoldInput, OpenOptions, OpenReport};
 use crate::device::Device;
+use crate::engine::checkpoint::Seal;
 use crate::engine::maintenance::Maintenance;
 use crate::engine::plan::plan;
 use crate::engine::{Engine, Parts};
@@ -162,13 +163,13 @@ impl Recovery<'_> {
         self.engine.checkpoints().stamp_members(m, 0)?;
         if m.slot.clean {
             self.open_heads()?;
-            self.engine.checkpoints().run(m, Some(|| Ok(input)), false)?;
+            self.engine.checkpoints().run(m, Some(|| Ok(input)), Seal::Behind)?;
             self.free_orphans(m, report)?;
             return self.mounted(m);
         }
         // Space may be short, and what the log holds is free only after this: so heads are opened
         // later, and until then the volume is as good as closed.
-        self.engine.checkpoints().run(m, Some(|| Ok(input)), true)?;
+        self.engine.checkpoints().run(m, Some(|| Ok(input)), Seal::Last)?;
         self.drop_unfolded();
         self.free_orphans(m, report)?;
         self.open_heads()?;
@@ -210,7 +211,7 @@ impl Recovery<'_> {
         self.engine.checkpoints().run(
             m,
             Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })),
-            clean,
+            if clean { Seal::Last } else { Seal::Behind },
         )?;
         m.freed.clear(); // The inode table has it; nobody held these numbers.
         Ok(())

@@ -444,3 +444,28 @@ fn what_is_carried_has_no_names_without_their_content() {
     let ino = names.iter().find(|n| &*n.name == b"f20").unwrap().ino;
     assert_eq!((ino, first_byte(&s, ino.0, 0)), (Ino(20), Some(1)));
 }
+
+/// Of what was committed before the position an epoch was folded; behind it lies one that is
+/// committed, too, and one of which an fsync logged names. Neither was written again.
+#[test]
+fn what_lies_behind_the_epoch_that_is_folded_is_carried_over() {
+    let (s, d) = fresh(&OpenOptions::default());
+    make_files(&s, 2);
+    let e = s.info().last_epoch;
+    let made: Vec<Vec<u8>> = (1..4).map(|n| file(e + n, 30 + n)).collect();
+    for (n, made) in (1..3).zip(&made) {
+        s.commit_epoch(e + n, vec![(0, made.clone())]).unwrap();
+        fsync(&s, 30 + n, 1, vec![(0, page(n as u8))]).unwrap();
+    }
+    let (groups, inodes) = (made[2].clone(), vec![update(33, 1, vec![(0, page(3))])]);
+    s.submit(Transaction { durable: true, groups, inodes, ..Transaction::default() }).unwrap();
+    s.fold_committed(|| Ok(FoldInput { epoch: e + 1, groups: vec![made[0].clone().into()] })).unwrap();
+    assert_eq!(s.folded_epoch(), e + 1);
+    let again = reopen(snapshot(&d));
+    let names = again.load_bucket(ROOT_INO, 0).unwrap().entries;
+    for n in 1..4 {
+        let ino = 30 + n;
+        assert!(names.iter().any(|entry| entry.ino == Ino(ino)), "the name of file {ino}");
+        assert_eq!(first_byte(&again, ino, 0), Some(n as u8), "file {ino}");
+    }
+}

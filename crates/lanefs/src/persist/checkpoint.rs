@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::memfs::Inode;
 use crate::persist::Persist;
 use crate::persist::commit;
-use crate::persist::fold::{Held, fold};
+use crate::persist::fold::{Ends, Held, fold};
 use crate::persist::replaced;
 use lanefs_format::Ino;
 use lanefs_store::StoreError;
@@ -86,7 +86,7 @@ fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
     debug_assert!(persist.checkpointing.is_locked(), "one checkpoint at a time");
     let replaced = replaced::flush_replaced(persist)?;
     commit::free_space_for_epoch(persist, &replaced, false)?;
-    fold(persist, || {
+    fold(persist, Ends::Behind, || {
         let epoch = commit::commit_with(persist, &replaced, |backlog, epoch| backlog.handed = epoch)?;
         epoch.ok_or_else(|| {
             *stale = true;

@@ -52,7 +52,9 @@ pub(super) fn fold_for_space(persist: &Persist) -> Result<()> {
         backlog.handed = backlog.handed.max(epoch);
         Ok(epoch)
     };
-    let r = fold(persist, committed).map(drop);
+    // What is made and not committed yet is in the way of less than before: then the cleaner gets on.
+    let r = fold(persist, Ends::Before, committed);
+    let r = r.and_then(|_| Ok(persist.store.make_room_for_epoch(0, true)?));
     drop(one);
     match r {
         // Others may have given some back since.
@@ -61,13 +63,27 @@ pub(super) fn fold_for_space(persist: &Persist) -> Result<()> {
     }
 }
 
+/// Where the last epoch that is folded ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ends {
+    /// Behind the position of the checkpoint: in its seal.
+    Behind,
+    /// Before it: the store carries over what lies between.
+    Before,
+}
+
 /// Makes a checkpoint that folds the epochs up to the one that `seal` returns, which is committed;
 /// returns how many promises of blocks and inode numbers it gave back.
-pub(super) fn fold(persist: &Persist, seal: impl FnOnce() -> lanefs_store::Result<u64>) -> Result<u64> {
+pub(super) fn fold(
+    persist: &Persist,
+    ends: Ends,
+    seal: impl FnOnce() -> lanefs_store::Result<u64>,
+) -> Result<u64> {
     debug_assert!(persist.checkpointing.is_locked(), "one checkpoint at a time");
     let moment = persist.flush.lock().moment();
-    let attributes = persist.budget.take_xattr_blocks();
-    let done = persist.store.checkpoint(|| {
+    // What is carried over does not have its blocks yet.
+    let attributes = if ends == Ends::Behind { persist.budget.take_xattr_blocks() } else { 0 };
+    let input = || {
         let epoch = seal()?;
         debug_assert!(epoch <= persist.journal.committed(), "only what is durable is folded");
         // What a checkpoint folded that failed behind its fold is in the store's memory.
@@ -77,7 +93,11 @@ pub(super) fn fold(persist: &Persist, seal: impl FnOnce() -> lanefs_store::Resul
         // Later epochs may be committed by now.
         let waiting = backlog.groups.iter().filter(|c| c.epoch > folded && c.epoch <= epoch);
         Ok(FoldInput { epoch, groups: waiting.flat_map(|c| c.groups.iter().cloned()).collect() })
-    });
+    };
+    let done = match ends {
+        Ends::Behind => persist.store.checkpoint(input),
+        Ends::Before => persist.store.fold_committed(input),
+    };
     let done = done.inspect_err(|_| {
         persist.budget.count_xattr_blocks(attributes);
     })?;

@@ -35,6 +35,9 @@ use std::cell::Cell as Local;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+/// How often what is committed is folded for the content of a file that finds no space.
+const FOLDS: u32 = 3;
+
 /// An announced seal: until it has come, or this is dropped, renames over files write by
 /// themselves.
 pub(crate) struct ReplacedFlushed<'v> {
@@ -135,25 +138,22 @@ fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
 
 /// Makes the content of a file durable, if it is not. The caller holds no lock.
 pub(crate) fn flush_renamed(persist: &Persist, ino: Ino) -> Result<()> {
-    for last in [false, true] {
-        // First where nothing is pinned.
-        piece::wait_for_pieces(persist, ino);
-        let guard = crossbeam_epoch::pin();
-        // What is not in memory was written and covered by a checkpoint.
-        let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return Ok(()) };
-        match try_to_flush(persist, inode, last) {
-            Err(e) if !last && e.errno() == libc::ENOSPC => {
-                drop(guard);
-                fold_for_space(persist)?;
-            }
+    // First where nothing is pinned.
+    piece::wait_for_pieces(persist, ino);
+    let guard = crossbeam_epoch::pin();
+    // What is not in memory was written and covered by a checkpoint.
+    let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return Ok(()) };
+    flush_renamed_inode(persist, inode)
+}
+
+/// Does what [`flush_renamed`] does, for an inode at hand.
+pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()> {
+    for _ in 0..FOLDS {
+        match try_to_flush(persist, inode, false) {
+            Err(e) if e.errno() == libc::ENOSPC => fold_for_space(persist)?,
             done => return done,
         }
     }
-    Ok(())
-}
-
-/// Does what [`flush_renamed`] does, for an inode at hand. Folds nothing.
-pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()> {
     try_to_flush(persist, inode, true)
 }
 

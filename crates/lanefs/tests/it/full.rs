@@ -1,9 +1,10 @@
 //! Volumes full of files: what was promised is kept, and what is deleted gives its space back.
 
 use crate::{after_crash, options, reopen, root, volume_as, volume_with};
-use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
+use lanefs::{Cred, Fs, MountOptions, OpenOptions, Order, Volume};
 use lanefs_store::device::{Device, MemoryDevice};
 use lanefs_store::{FormatOptions, Store};
+use lanefs_sync::random::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -412,7 +413,7 @@ fn an_fsync_beside_appends_on_a_full_volume_finds_what_they_promised() {
 /// Fills a volume with files of some sizes in some directories, until there is no space for another
 /// page. Returns the bytes that are in them.
 fn fill_with_content(fs: &Fs) -> u64 {
-    let mut random = lanefs_sync::random::Rng::new(1);
+    let mut random = Rng::new(1);
     let content = vec![7; 1 << 20];
     let mut bytes = 0;
     for n in 0_u64.. {
@@ -578,7 +579,7 @@ fn write_over_by_fsyncs(mib: u64, mille: u64, background: bool, seed: u64) {
     Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
     let o = MountOptions { background, ..options() };
     let fs = Volume::open_devices(vec![d], &o).unwrap().as_user(Cred::root());
-    let mut random = lanefs_sync::random::Rng::new(seed);
+    let mut random = Rng::new(seed);
     let content = |pages: &[u8]| pages.iter().flat_map(|n| [*n; 4096]).collect::<Vec<u8>>();
     let has_space = || {
         let s = fs.statfs().unwrap();
@@ -657,6 +658,118 @@ fn an_fsync_is_not_refused_what_was_accepted_on_volumes_of_any_size() {
             for (mille, background) in [(500, false), (800, true), (900, false), (950, true)] {
                 write_over_by_fsyncs(mib, mille, background, seed);
             }
+        }
+    }
+}
+
+/// Does what [`write_over_by_fsyncs`] does with four threads, on files of their own, some of which
+/// are renamed over others without an fsync. What is new may be refused; what was accepted not.
+fn write_over_by_threads(mib: u64, mille: u64, order: Order, seed: u64) {
+    let label = format!("{mib} MiB, {mille} thousandths, {order:?}, seed {seed}");
+    let dev = Arc::new(MemoryDevice::new(mib << 20).unwrap());
+    let d: Arc<dyn Device> = dev.clone();
+    Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
+    let o = MountOptions { background: true, order, ..options() };
+    let fs = Volume::open_devices(vec![d], &o).unwrap().as_user(Cred::root());
+    let content = |pages: &[u8]| pages.iter().flat_map(|n| [*n; 4096]).collect::<Vec<u8>>();
+    let has_space = || {
+        let s = fs.statfs().unwrap();
+        s.free * 1000 > s.blocks * (1000 - mille)
+    };
+    let ok = |what: &str, r: lanefs::Result<()>| {
+        r.unwrap_or_else(|e| panic!("{label}: {what}: {e}; {:?} {:?}", fs.statfs(), fs.volume().report()))
+    };
+    // Whether it was accepted.
+    let accepted = |what: &str, r: lanefs::Result<()>| match r {
+        Err(e) if e.errno() == libc::ENOSPC => false,
+        r => {
+            ok(what, r);
+            true
+        }
+    };
+    let mut random = Rng::new(seed);
+    // What is in each page of each file of each thread.
+    let mut files: [Vec<Vec<u8>>; 4] = Default::default();
+    for n in (0..4).cycle() {
+        if !has_space() {
+            break;
+        }
+        let pages: Vec<u8> = (0..1 + random.below(16)).map(|p| p as u8).collect();
+        fs.write(format!("/f{n}.{}", files[n].len()), content(&pages)).unwrap();
+        files[n].push(pages);
+    }
+    fs.volume().sync().unwrap();
+    let work = |t: usize, files: &mut [Vec<u8>]| {
+        let mut random = Rng::new(seed * 100 + t as u64);
+        for round in 0..mib * 50 {
+            let n = random.below(files.len() as u64) as usize;
+            let (path, new, pages, byte) =
+                (format!("/f{t}.{n}"), format!("/new{t}"), &mut files[n], round as u8);
+            let f = fs.open(&path, OpenOptions::new().write(true)).unwrap();
+            match random.below(20) {
+                0 | 1 if accepted("make", fs.write(&new, content(pages))) => {
+                    if random.below(2) == 0 {
+                        let f = fs.open(&new, OpenOptions::new().write(true)).unwrap();
+                        ok("sync what was made", f.sync_all());
+                    }
+                    ok("replace", fs.rename(&new, &path));
+                }
+                0 | 1 => drop(fs.unlink(&new)),
+                2 if pages.len() > 1 => {
+                    pages.truncate(pages.len() / 2);
+                    ok("cut", f.set_len(pages.len() as u64 * 4096));
+                    ok("sync what was cut", f.sync_all());
+                }
+                3 | 4 if pages.len() < 16 && has_space() => {
+                    if accepted("grow", f.write_all_at(&[byte; 4096], pages.len() as u64 * 4096)) {
+                        pages.push(byte);
+                        ok("sync what grew", f.sync_data());
+                    }
+                }
+                5 => ok("sync all", fs.volume().sync()),
+                _ => {
+                    let first = random.below(pages.len() as u64) as usize;
+                    let some = pages.iter_mut().enumerate().skip(first).take(1 + random.below(3) as usize);
+                    for (p, page) in some {
+                        if accepted("write", f.write_all_at(&[byte; 4096], p as u64 * 4096)) {
+                            *page = byte;
+                        }
+                    }
+                    if random.below(3) > 0 {
+                        ok("sync", f.sync_all());
+                    }
+                }
+            }
+        }
+    };
+    std::thread::scope(|s| {
+        let work = &work;
+        files.iter_mut().enumerate().for_each(|(t, files)| drop(s.spawn(move || work(t, files))));
+    });
+    ok("last sync", fs.volume().sync());
+    // As by a crash; nothing is written behind it.
+    fs.volume().shutdown();
+    drop(fs);
+    let d: Arc<dyn Device> = dev.clone();
+    let fs = Volume::open_devices(vec![d], &options()).unwrap().as_user(Cred::root());
+    for (t, files) in files.iter().enumerate() {
+        for (n, pages) in files.iter().enumerate() {
+            let found = fs.read(format!("/f{t}.{n}")).unwrap();
+            assert!(found == content(pages), "{label}: /f{t}.{n} after a crash");
+        }
+    }
+    close_and_check(fs, dev);
+}
+
+/// The same with threads, of which one seals while another finds no space. With `LANEFS_FILLS` as
+/// many seeds.
+#[test]
+fn no_thread_is_refused_what_was_accepted_on_a_small_volume() {
+    let seeds = std::env::var("LANEFS_FILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    for seed in 0..seeds {
+        write_over_by_threads(8, 500, Order::Relaxed, seed);
+        for (mib, mille) in [(3, 900), (8, 500), (8, 900), (16, 960)] {
+            write_over_by_threads(mib, mille, Order::Ordered, seed);
         }
     }
 }

@@ -19,9 +19,9 @@
 //!    its batches lie behind P. So a call on it shares nothing with the checkpoint.
 //! 3. Marks in the usage table are those of the captured tree: an inode's births and deaths of data
 //!    blocks are applied when it is captured, no sooner.
-//! 4. A checkpoint without a fold (the store makes one to free segments) must not forget what is
-//!    durable only in batches before P and not folded: it writes these groups, commits and inode
-//!    updates again, behind P, before the slot (`carry`).
+//! 4. A checkpoint without a fold (the store makes one to free segments), or with one of what was
+//!    committed before P, must not forget what is durable only in batches before P and not folded:
+//!    it writes these groups, commits and inode updates again, behind P, before the slot (`carry`).
 //! 5. A checkpoint that fails for lack of space, or because something cannot be read, leaves the
 //!    last slot in force and can be repeated. Work leaves its list (inodes, leaves of the tables,
 //!    summaries) one piece at a time, when it is done and nothing can fail any more; what is left
@@ -88,6 +88,17 @@ struct Built {
     carried: bool,
 }
 
+/// The kinds of checkpoints that fold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Seal {
+    /// The epoch ends behind the position: all that was done before it is folded.
+    Behind,
+    /// The epoch had ended before: what lies between is carried over (4).
+    Before,
+    /// Nobody looks behind the position (6).
+    Last,
+}
+
 /// Makes checkpoints: has all parts of the engine but its locks.
 #[derive(Clone, Copy)]
 pub(crate) struct Checkpoints<'a> {
@@ -106,10 +117,10 @@ impl Checkpoints<'_> {
         &self,
         m: &mut Maintenance,
         seal: Option<impl FnOnce() -> Result<FoldInput>>,
-        clean: bool,
+        kind: Seal,
     ) -> Result<CheckpointDone> {
         let (folds, begun) = (seal.is_some(), Instant::now());
-        let r = self.attempt(m, seal, clean);
+        let r = self.attempt(m, seal, kind);
         self.totals.checkpoints.count(folds, r.is_ok(), begun.elapsed());
         // What could not be written out, or was not for an error: for the next one (5).
         m.waited = m.waiting.len();
@@ -127,8 +138,9 @@ impl Checkpoints<'_> {
         &self,
         m: &mut Maintenance,
         seal: Option<impl FnOnce() -> Result<FoldInput>>,
-        clean: bool,
+        kind: Seal,
     ) -> Result<CheckpointDone> {
+        let clean = kind == Seal::Last;
         self.log.io.check()?;
         if m.closing && !clean {
             return Err(StoreError::Closed); // It waited for the lock while the store was closed.
@@ -149,7 +161,7 @@ impl Checkpoints<'_> {
             return Err(StoreError::Invalid(why));
         }
         let plan = plan(input.groups.iter().map(|b| b.as_slice()), self.fold().threads())?;
-        let mut late = false;
+        let mut late = kind == Seal::Before;
         if folding && m.durable > 0 && self.is_short_of_space(m, &plan) {
             // Folding halfway would be worse than folding late: free space first. The position is
             // then later than the seal, and what lies between is carried over (4).
@@ -409,7 +421,7 @@ impl Checkpoints<'_> {
     /// Makes a checkpoint without a fold: frees segments, keeps everything that is durable durable.
     pub fn in_place(&self, m: &mut Maintenance) -> Result<()> {
         let none: Option<fn() -> Result<FoldInput>> = None;
-        let done = self.run(m, none, false)?;
+        let done = self.run(m, none, Seal::Before)?;
         m.freed.extend(done.freed);
         Ok(())
     }
