@@ -60,7 +60,8 @@ fn main() -> AnyResult<()> {
                 scope.spawn(move || {
                     for i in 0..n {
                         let inodes = vec![write(1000 + t, i % 256, 1, block)];
-                        let tx = Transaction { lane: t as usize, durable: true, groups: Vec::new(), inodes };
+                        let tx =
+                            Transaction { lane: t as usize, durable: true, inodes, ..Transaction::default() };
                         if let Err(e) = s.submit(tx) {
                             panic!("{e}");
                         }
@@ -87,8 +88,10 @@ fn main() -> AnyResult<()> {
         ("64 KiB overwrite + fsync", Vec::new(), 16),
     ] {
         let ino = if groups.is_empty() { 1001 } else { 5000 };
-        let tx =
-            |g| Transaction { lane: 0, durable: true, groups: g, inodes: vec![write(ino, 0, pages, &block)] };
+        let tx = |g| {
+            let inodes = vec![write(ino, 0, pages, &block)];
+            Transaction { durable: true, groups: g, inodes, ..Transaction::default() }
+        };
         s.submit(tx(Vec::new()))?;
         let before = recorder.counters();
         s.submit(tx(groups))?;
@@ -126,7 +129,7 @@ fn main() -> AnyResult<()> {
         births(&s, 64)?;
         for i in 0..n {
             let inodes = vec![write(1000 + i % 64, i / 64 * pages, pages, &block)];
-            s.submit(Transaction { lane: i as usize, durable: true, groups: Vec::new(), inodes })?;
+            s.submit(Transaction { lane: i as usize, durable: true, inodes, ..Transaction::default() })?;
         }
         drop(s);
         let (began, cpu) = (Instant::now(), cpu_ns());

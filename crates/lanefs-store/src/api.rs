@@ -289,6 +289,9 @@ pub struct Transaction {
     pub groups: Vec<u8>,
     /// Inodes and pages.
     pub inodes: Vec<InodeUpdate>,
+    /// The caller makes a checkpoint that folds what is committed, and tries again, when it is told
+    /// that there is no space.
+    pub folds: bool,
 }
 
 /// Attributes of an inode that change when pages are taken away from it.

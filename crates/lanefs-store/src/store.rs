@@ -394,8 +394,8 @@ impl Store {
     /// Frees space for the commit of an epoch of about so many bytes, if there is little. It may
     /// wait for a checkpoint, so the caller holds nothing that a seal takes. `hard`: a commit has
     /// found no space.
-    pub fn make_room_for_epoch(&self, bytes: u64, hard: bool) -> Result<()> {
-        self.engine.make_room_for_epoch(bytes, hard)
+    pub fn free_space_for_epoch(&self, bytes: u64, hard: bool) -> Result<()> {
+        self.engine.free_space_for_epoch(bytes, hard)
     }
 
     /// Takes note that inodes of so many parts of blocks ([`Store::parts_of_inode`]) that the

@@ -33,7 +33,7 @@
 //!    itself. Recovery goes by what an epoch names, not by its number, and a group that it meets
 //!    twice counts once.
 //! 10. A commit does not free space and waits for no checkpoint: its caller holds what the seal of
-//!     a checkpoint takes. Space is asked for before that ([`crate::Store::make_room_for_epoch`]),
+//!     a checkpoint takes. Space is asked for before that ([`crate::Store::free_space_for_epoch`]),
 //!     by the size of the epoch.
 
 use crate::api::Transaction;
@@ -208,8 +208,8 @@ impl Engine {
     }
 
     /// Frees space for the commit of an epoch of about so many bytes, if there is little: see
-    /// [`crate::Store::make_room_for_epoch`].
-    pub fn make_room_for_epoch(&self, bytes: u64, hard: bool) -> Result<()> {
+    /// [`crate::Store::free_space_for_epoch`].
+    pub fn free_space_for_epoch(&self, bytes: u64, hard: bool) -> Result<()> {
         self.log.check_writable()?;
         let size = u64::from(self.log.segments.geometry.segment_blocks);
         let segments = self.log.segments_for(bytes);

@@ -24,7 +24,8 @@
 //! 6. Where inodes wait for the fold that makes them, it is the fold that frees space: a checkpoint
 //!    of the store's own writes all of them again, and what these records name was touched behind
 //!    its position, so no data can be cleaned. One after the other they would use up what is kept
-//!    back for the fold. So the caller is told at once, who folds and tries again.
+//!    back for the fold. So a caller who folds, and tries again, is told at once, others are behind
+//!    the second try.
 //!
 //! [`InodeState::take_delta`]: crate::tree::inode_state::InodeState::take_delta
 
@@ -90,7 +91,7 @@ impl Engine {
         loop {
             match self.try_transaction(tx, begun) {
                 // 6
-                Err(StoreError::NoSpace) if self.waits_for_fold() => {
+                Err(StoreError::NoSpace) if (tx.folds || tries > 1) && self.waits_for_fold() => {
                     return Err(StoreError::NoSpace);
                 }
                 Err(StoreError::NoSpace) if tries < TRIES => {

@@ -147,10 +147,7 @@ impl Job<'_> {
                 more: false,
                 life: Default::default(),
             };
-            engine.run_transaction(
-                Transaction { lane: 0, durable: false, groups: Vec::new(), inodes: vec![update] },
-                || {},
-            )?;
+            engine.run_transaction(Transaction { inodes: vec![update], ..Transaction::default() }, || {})?;
             self.keep_live(engine, ino, addr)?;
         }
         Ok(())

@@ -190,7 +190,7 @@ fn what_can_be_read_of_an_inode_in_a_pack_is_kept() {
             life: Default::default(),
         };
         let inodes = vec![u(1011, Some(vec![9; 5000]))];
-        s.submit(Transaction { lane: 0, durable: false, groups: Vec::new(), inodes }).unwrap();
+        s.submit(Transaction { inodes, ..Transaction::default() }).unwrap();
         fold(
             s,
             50,

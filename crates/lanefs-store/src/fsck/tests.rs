@@ -126,7 +126,7 @@ impl Volume {
                     more: false,
                     life: Default::default(),
                 };
-                s.submit(Transaction { lane: 0, durable: i % 20 == 0, groups: Vec::new(), inodes: vec![u] })
+                s.submit(Transaction { durable: i % 20 == 0, inodes: vec![u], ..Transaction::default() })
                     .unwrap();
             }
         });
@@ -260,7 +260,7 @@ fn an_open_volume_is_recovered_in_memory_by_a_check() {
         more: false,
         life: Default::default(),
     };
-    s.submit(Transaction { lane: 0, durable: true, groups: g, inodes: vec![u] }).unwrap();
+    s.submit(Transaction { durable: true, groups: g, inodes: vec![u], ..Transaction::default() }).unwrap();
     s.shutdown();
     drop(s);
     let before = v.device.to_vec();
@@ -456,7 +456,7 @@ fn preallocated() -> Volume {
             life: Default::default(),
         };
         let inodes = vec![u];
-        s.submit(Transaction { lane: 0, durable: true, groups: Vec::new(), inodes }).unwrap();
+        s.submit(Transaction { durable: true, inodes, ..Transaction::default() }).unwrap();
         assert_eq!(s.engine.totals.unwritten(), 0);
     });
     assert!(v.check(false).is_clean());
@@ -563,7 +563,7 @@ fn unreadable_tables_are_counted_and_searched() {
                 more: false,
                 life: Default::default(),
             };
-            s.submit(Transaction { lane: 0, durable: false, groups: Vec::new(), inodes: vec![u] }).unwrap();
+            s.submit(Transaction { inodes: vec![u], ..Transaction::default() }).unwrap();
         }
     });
     assert!(v.check(false).is_clean());
@@ -896,7 +896,7 @@ fn unclosed() -> Vec<u8> {
             more: false,
             life: Default::default(),
         };
-        s.submit(Transaction { lane: 0, durable: true, groups, inodes: vec![u] }).unwrap();
+        s.submit(Transaction { durable: true, groups, inodes: vec![u], ..Transaction::default() }).unwrap();
     };
     let groups: Vec<Vec<u8>> = (0..3).map(|n| group(n, e)).collect();
     fold(&s, e, groups);

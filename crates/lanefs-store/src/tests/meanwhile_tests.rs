@@ -88,7 +88,7 @@ fn two_fsyncs_of_a_file(fails: bool) -> (bool, [Result<()>; 2], Vec<Arc<Meanwhil
     let e = s.info().last_epoch;
     let fsync = |lane: usize, n: u64| {
         let inodes = vec![update(20, 2, vec![(n, page(n as u8 + 1))])];
-        Transaction { lane, durable: true, groups: Vec::new(), inodes }
+        Transaction { lane, durable: true, inodes, ..Transaction::default() }
     };
     s.submit(Transaction { durable: true, groups: file(e + 1, 20), ..Transaction::default() }).unwrap();
     let (did, done) = mpsc::channel();

@@ -86,7 +86,7 @@ pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate
 }
 
 pub fn tx(durable: bool, groups: Vec<u8>, inodes: Vec<InodeUpdate>) -> Transaction {
-    Transaction { lane: 0, durable, groups, inodes }
+    Transaction { durable, groups, inodes, ..Transaction::default() }
 }
 
 pub fn read(s: &Store, ino: u64, page: u64) -> Option<Box<Block>> {

@@ -217,8 +217,9 @@ impl Model {
                 let target = s.pressure().free_segments + 2;
                 insist(s, || w.around(s, &mut || s.clean(target).map(|_| ())))?;
             }
+            (18, _) if r.below(2) == 0 => self.fold_some(s, r, w)?,
             // A checkpoint without a fold.
-            (18, _) => insist(s, || w.around(s, &mut || s.make_room_for_epoch(0, true)))?,
+            (18, _) => insist(s, || w.around(s, &mut || s.free_space_for_epoch(0, true)))?,
             (_, Some(ino)) => {
                 s.forget_inode(Ino(ino));
                 s.shrink();
@@ -269,6 +270,20 @@ impl Model {
         })?;
         self.committed.clear();
         w.acked(format!("names {}", self.history.len() - 1));
+        Ok(())
+    }
+
+    /// A checkpoint that folds some of what was committed before.
+    fn fold_some(&mut self, s: &Store, r: &mut Rng, w: &dyn Watch) -> Result<()> {
+        let some = r.below(self.committed.len() as u64 + 1) as usize;
+        insist(s, || {
+            self.committed.retain(|c| c.0 > s.folded_epoch());
+            let some = &self.committed[..some.min(self.committed.len())];
+            let epoch = some.last().map_or(s.folded_epoch(), |c| c.0);
+            let groups = || some.iter().map(|c| c.1.clone()).collect();
+            w.around(s, &mut || s.fold_committed(|| Ok(FoldInput { epoch, groups: groups() })).map(|_| ()))
+        })?;
+        self.committed.retain(|c| c.0 > s.folded_epoch());
         Ok(())
     }
 

@@ -47,7 +47,7 @@ fn acknowledged_names_open_again_where_free_segments_are_few() {
     let (d, s) = scattered();
     let before = s.pressure();
     let (groups, n) = names(&s, 3000);
-    s.make_room_for_epoch(groups.len() as u64, false).unwrap();
+    s.free_space_for_epoch(groups.len() as u64, false).unwrap();
     let answer = s.commit_epoch(5, vec![(0, groups)]);
     println!("{n} names, {:?} before, {:?} after, {answer:?}", before, s.pressure());
     answer.unwrap();
@@ -67,7 +67,7 @@ fn acknowledged_names_open_again_where_free_segments_are_few() {
 fn data_leaves_the_room_that_recovery_needs_for_committed_names() {
     let (d, s) = scattered();
     let (groups, n) = names(&s, 2000);
-    s.make_room_for_epoch(groups.len() as u64, false).unwrap();
+    s.free_space_for_epoch(groups.len() as u64, false).unwrap();
     s.commit_epoch(5, vec![(0, groups)]).unwrap();
     let first = 1 << 20;
     let mut p = first;

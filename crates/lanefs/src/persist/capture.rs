@@ -206,7 +206,13 @@ fn capture_round(
 fn submit_with(persist: &Persist, durable: bool, update: InodeUpdate, with: With<'_>) -> Result<()> {
     debug_assert!(durable || matches!(with, With::Nothing), "names in a batch that is not flushed");
     let groups = if let With::Groups(g) = with { g.to_vec() } else { Vec::new() };
-    let t = Transaction { lane: persist.journal.lanes.mine(), durable, groups, inodes: vec![update] };
+    let t = Transaction {
+        lane: persist.journal.lanes.mine(),
+        durable,
+        groups,
+        inodes: vec![update],
+        folds: true,
+    };
     match with {
         With::Names(names) if durable => names.submit(t),
         _ => piece::submit_one(persist, t),

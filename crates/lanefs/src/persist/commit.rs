@@ -153,7 +153,7 @@ pub(super) fn free_space_for_epoch(
 ) -> Result<()> {
     let sealed =
         if hard { persist.journal.backlog.lock().sealed.as_ref().map_or(0, Unfinished::bytes) } else { 0 };
-    match persist.store.make_room_for_epoch((replaced.open_bytes + sealed) as u64, hard) {
+    match persist.store.free_space_for_epoch((replaced.open_bytes + sealed) as u64, hard) {
         Err(StoreError::NoSpace) => Ok(()),
         r => r,
     }

@@ -52,9 +52,9 @@ pub(super) fn fold_for_space(persist: &Persist) -> Result<()> {
         backlog.handed = backlog.handed.max(epoch);
         Ok(epoch)
     };
-    // What is made and not committed yet is in the way of less than before: then the cleaner gets on.
+    // What is not folded yet is in the way of less than before: the cleaner gets on.
     let r = fold(persist, Ends::Before, committed);
-    let r = r.and_then(|_| Ok(persist.store.make_room_for_epoch(0, true)?));
+    let r = r.and_then(|_| Ok(persist.store.free_space_for_epoch(0, true)?));
     drop(one);
     match r {
         // Others may have given some back since.

@@ -243,6 +243,7 @@ fn stretch(
             durable: false,
             groups: Vec::new(),
             inodes: vec![file.update(xattrs.take(), captured)],
+            folds: true,
         };
         let helper = n % helpers.len();
         // A helper that is gone answers nothing either: `finish` takes that for an error.
