@@ -69,6 +69,9 @@ pub(crate) struct Adaptor {
     pub unchecked: bool,
     /// Whether there are no extended attributes.
     pub noxattr: bool,
+    /// Whether the kernel asks for each directory that is opened, so that this fails on a dead
+    /// mount (`auto_unmount`, G6 of [`crate::watchdog`]).
+    pub opens_dirs: bool,
     /// With `allow_root`: the only user beside root who may enter.
     pub only: Option<u32>,
     /// Whether the kernel is a virtual machine's ([`crate::guest`]): nothing can be told to it, it
@@ -121,6 +124,7 @@ impl Adaptor {
             space,
             unchecked: config.is_unchecked(),
             noxattr: config.noxattr,
+            opens_dirs: config.auto_unmount,
             only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),
             guest,
         };

@@ -3,12 +3,14 @@
 use crate::MountConfig;
 use crate::control::Abort;
 use crate::passing;
+use crate::watchdog::Held;
 use crate::wire::Device;
 use rustix::mount::UnmountFlags;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -265,6 +267,12 @@ impl Attached {
         let which = self.which.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
         debug_assert!(which.kind.starts_with("fuse"), "only these have a connection");
         Abort::open(which.device)
+    }
+
+    /// Returns who waits to unmount when this process has ended.
+    pub(crate) fn held(&self) -> Option<Held<'_>> {
+        let Way::ByHelper(Some(waiting)) = &self.way else { return None };
+        Some(Held { waiting: waiting.as_fd(), mountpoint: self.mountpoint.as_os_str().as_bytes() })
     }
 
     /// Cuts the connection: every call in progress and every later one on the mount fails. False if

@@ -99,12 +99,20 @@ pub fn mount_watched(
     let (device, attached) = attach(mountpoint, config)?;
     // Before anything is served: from then on a thread may wait for the mount.
     let watchdog = watchdog.filter(|watchdog| {
-        let watched = attached.abort_file().and_then(|abort| watchdog.watch(&abort));
+        let (abort, held) = (attached.abort_file(), attached.held());
+        let watched = match (abort, held) {
+            (Err(e), None) => Err(e),
+            (abort, held) => watchdog.watch(abort.as_ref().ok(), held),
+        };
         if let Err(e) = &watched {
             tracing::info!("{}: no watchdog: {e}", mountpoint.display());
         }
         watched.is_ok()
     });
+    // While rings are taken down fusermount3 does not see that a mount is dead: somebody has to
+    // hold it back.
+    let held_back = !config.auto_unmount || watchdog.is_some();
+    let rings = rings && (held_back || config.io_uring == IoUring::On);
     let (ends, over) = channel();
     let (adaptor, serving, over_rings) = serve(&volume, device, config, rings, Ending(ends.clone()))
         .inspect_err(|_| {

@@ -18,12 +18,19 @@
 //!    opened before the mount served. Every request is answered with an error then, so the thread
 //!    that waited goes on to its end, and with it the process, its lock of the image too.
 //! G4 *What it has.* Two descriptors more than these two: /dev/null for 0 to 2, and the one that
-//!    signals are read from. No lock, no image, no terminal, no working directory, no second
-//!    thread. It is forked while the server has neither threads nor a volume, and allocates
-//!    nothing: its memory is what it touches of a process that has just begun.
+//!    signals are read from; with G6 one more. No lock, no image, no terminal, no working
+//!    directory, no second thread. It is forked while the server has neither threads nor a volume,
+//!    and allocates nothing: its memory is what it touches of a process that has just begun.
 //! G5 *What ends it.* Signals but SIGKILL are blocked, so that what ends a server, or a terminal,
 //!    does not end it. Root's is passed over by the kernel when memory is short (`oom_score_adj`).
 //!    When it is killed the server goes on without.
+//! G6 *Whom it holds back.* With `auto_unmount` fusermount3 waits at a socket for the end of all
+//!    who have the other end, then opens the mount point, and unmounts if that says ENOTCONN. The
+//!    kernel closes a killed server's descriptors first and takes its rings down some time later:
+//!    meanwhile the answer is ECANCELED, and fusermount3 would end for good. So this process has
+//!    that end of the socket too. When the server ends without a word it opens the mount point
+//!    itself, until the answer is the right one, or no error, or [`LONGEST`] has passed. A server
+//!    that goes in peace has fusermount3 unmount, and says a byte before it closes.
 //!
 //! What it does not see: a server that dumps core ends none of its threads before all have stopped.
 
@@ -31,18 +38,23 @@ use crate::control::Abort;
 use crate::passing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
+use std::ffi::CStr;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 /// The time that a killed server gets to end by itself.
 const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The time for which fusermount3 is held back at the most: the kernel takes rings down in less.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// The signal by which the kernel tells of the server's end.
 const DEATH: libc::c_int = libc::SIGUSR1;
 
 /// The name of the process; the kernel keeps 15 bytes.
-const NAME: &std::ffi::CStr = c"lanefs-watchdog";
+const NAME: &CStr = c"lanefs-watchdog";
 
 const _: () = assert!(NAME.count_bytes() <= 15);
 
@@ -79,12 +91,24 @@ impl Watchdog {
         }
     }
 
-    /// Has it watch over the connection that `abort` cuts. When this returns it does.
+    /// Has it watch over the connection that `abort` cuts, and hold back who waits to unmount. When
+    /// this returns it does.
     ///
     /// # Errors
     /// Those of the socket; it may have been killed.
-    pub(crate) fn watch(&self, abort: &Abort) -> io::Result<()> {
-        passing::send(&self.socket, abort.as_fd())?;
+    pub(crate) fn watch(&self, abort: Option<&Abort>, held: Option<Held<'_>>) -> io::Result<()> {
+        let (length, mountpoint) = match held {
+            None => (0, &[][..]),
+            Some(held) if held.mountpoint.len() > MOST => return Err(io::ErrorKind::InvalidInput.into()),
+            Some(held) => (held.mountpoint.len() as u16, held.mountpoint),
+        };
+        let mut socket = &self.socket;
+        let [low, high] = length.to_ne_bytes();
+        socket.write_all(&[u8::from(abort.is_some()), low, high])?;
+        socket.write_all(mountpoint)?;
+        for fd in abort.map(Abort::as_fd).into_iter().chain(held.map(|held| held.waiting)) {
+            passing::send(&self.socket, fd)?;
+        }
         let mut answer = [1];
         (&self.socket).read_exact(&mut answer)?;
         debug_assert_eq!(answer, [0], "it says nothing else");
@@ -97,8 +121,22 @@ impl Watchdog {
     }
 }
 
+/// What is held back of an unmount.
+#[derive(Clone, Copy)]
+pub(crate) struct Held<'a> {
+    /// The end of the socket whose close fusermount3 waits for.
+    pub waiting: BorrowedFd<'a>,
+    /// The mount point's absolute path.
+    pub mountpoint: &'a [u8],
+}
+
+/// The longest path, without its NUL.
+const MOST: usize = libc::PATH_MAX as usize - 1;
+
 impl Drop for Watchdog {
     fn drop(&mut self) {
+        // It may have been killed.
+        let _ = rustix::net::send(&self.socket, &[0], rustix::net::SendFlags::NOSIGNAL);
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         // Somebody may have stopped it: then it ends some time later, and this process need not
         // wait. Where a program has the kernel wait for its children there is nothing to wait for.
@@ -122,25 +160,83 @@ fn guard(socket: BorrowedFd<'_>, server: u32) -> io::Result<()> {
     let signals = prepare(socket)?;
     // SAFETY: `prepare` has put it there, and nothing else here has it.
     let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(SOCKET) });
-    let Some(abort) = passing::receive(&socket)?.map(Abort::from) else { return Ok(()) };
+    let mut path = [0; MOST + 1];
+    let Some(charge) = Charge::receive(&socket, &mut path)? else { return Ok(()) };
     (&socket).write_all(&[0])?;
-    debug_assert!(abort.as_fd().as_raw_fd() > SOCKET && signals.as_raw_fd() > SOCKET);
+    debug_assert!(signals.as_raw_fd() > SOCKET);
     loop {
         let mut both = [readable(&socket), readable(&signals)];
         wait(&mut both, None)?;
         if !both[0].revents().is_empty() {
-            return Ok(()); // G2
+            return charge.end(&socket); // G2
         }
         if died(&signals, server)? {
             break;
         }
     }
     let mut ends = [readable(&socket)];
-    match wait(&mut ends, Some(&GRACE))? {
-        0 => abort.cut(), // G3
-        _ => Ok(()),
+    if wait(&mut ends, Some(&GRACE))? == 0
+        && let Some(abort) = &charge.abort
+    {
+        abort.cut()?; // G3
+    }
+    charge.end(&socket)
+}
+
+/// What the process is given to see to.
+struct Charge<'a> {
+    /// Cuts the connection.
+    abort: Option<Abort>,
+    /// The socket that fusermount3 waits at, and the mount point.
+    held: Option<(OwnedFd, &'a CStr)>,
+}
+
+impl<'a> Charge<'a> {
+    /// Takes what [`Watchdog::watch`] sends, with the mount point in `path`; `None` if the server
+    /// never comes to that.
+    fn receive(mut socket: &UnixStream, path: &'a mut [u8; MOST + 1]) -> io::Result<Option<Charge<'a>>> {
+        let mut head = [0; 3];
+        match socket.read_exact(&mut head) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read?,
+        }
+        let length = usize::from(u16::from_ne_bytes([head[1], head[2]]));
+        let mountpoint = path.get_mut(..length).ok_or(io::ErrorKind::InvalidData)?;
+        socket.read_exact(mountpoint)?;
+        debug_assert!(length <= MOST && path[length] == 0, "a NUL ends it");
+        let abort = if head[0] == 1 { passing::receive(socket)?.map(Abort::from) } else { None };
+        let waiting = if length > 0 { passing::receive(socket)? } else { None };
+        let held = waiting.zip(CStr::from_bytes_until_nul(path).ok());
+        Ok(Some(Charge { abort, held }))
+    }
+
+    /// Ends the watch when the server has gone, with a byte or without (G6).
+    fn end(self, mut socket: &UnixStream) -> io::Result<()> {
+        let Some((waiting, mountpoint)) = self.held else { return Ok(()) };
+        let in_peace = socket.read(&mut [0]).is_ok_and(|read| read > 0);
+        let begun = Instant::now();
+        while !in_peace && begun.elapsed() < LONGEST && !has_ended(mountpoint) {
+            poll(&mut [], Some(&NAP))?;
+        }
+        drop(waiting);
+        Ok(())
     }
 }
+
+/// Returns whether whoever opens the mount point is told that nobody serves it, or finds another
+/// there. Waits for the connection's end if that has not begun.
+fn has_ended(mountpoint: &CStr) -> bool {
+    debug_assert!(mountpoint.to_bytes().starts_with(b"/"), "the working directory is the root");
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match open(mountpoint, flags, Mode::empty()) {
+        Ok(_) | Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::NOENT) => true,
+        Err(_) => false,
+    }
+}
+
+/// The time between two looks at the mount point.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// The number of the socket in the child.
 const SOCKET: libc::c_int = 3;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 on_each_transport! {
     nobody_hangs_on_a_killed_server_that_waits_for_its_own_mount,
+    a_mount_with_auto_unmount_goes_with_a_killed_server,
 }
 
 /// The time for which a test waits for what comes in about a second.
@@ -270,6 +271,33 @@ fn nobody_hangs_on_a_killed_server_that_waits_for_its_own_mount() {
     assert_eq!(std::fs::read(m.path("synced")).unwrap(), b"what was synced");
     m.umount();
     m.fsck();
+}
+
+/// fusermount3 looks once whether the mount is dead. It looked while the kernel took the rings
+/// down, and found something else; and once a directory of the mount had been opened it could look
+/// as often as it liked.
+fn a_mount_with_auto_unmount_goes_with_a_killed_server() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file()) {
+        return eprintln!("fusermount3 is not installed: not tested");
+    }
+    let options = ["-o", "auto_unmount"];
+    let mut m = Mount::new(&options);
+    let wanted = format!(" {} ", m.dir.canonicalize().unwrap().display());
+    let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&wanted);
+    for _ in 0..3 {
+        assert!(is_mounted());
+        std::fs::write(m.path("f"), "x").unwrap();
+        let server = m.server_of_mount();
+        let watchdog = watchdog(server);
+        signal(server, Signal::KILL);
+        until("the mount goes", || !is_mounted());
+        until("all end", || !is_there(server as i32) && !is_there(watchdog as i32));
+        m.mount(&options);
+    }
+    // And with one that ends by itself, which nobody takes for a death.
+    m.umount();
+    assert!(!is_mounted());
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod rights;
 
 use crate::adaptor::Adaptor;
 use crate::blocking_hook::about_to_wait;
-use crate::wire::abi::op;
+use crate::wire::abi::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, op};
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
 
 /// The outcome of a request; the content of its answer is in the [`Reply`].
@@ -105,6 +105,8 @@ pub(crate) fn serve(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         // Only to be asked who enters: others must not read what the kernel keeps of a listing. And
         // where others change directories, that it keeps none.
         op::OPENDIR if adaptor.only.is_some() || adaptor.shared => reply.open_out(0, 0),
+        // Only to be asked whether somebody serves: else a dead mount's directories can be opened.
+        op::OPENDIR if adaptor.opens_dirs => reply.open_out(0, FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR),
         op::READDIR => listing::readdir(adaptor, req, reply),
         op::READDIRPLUS => listing::readdirplus(adaptor, req, reply),
         op::STATFS => attrs::statfs(adaptor, reply),

@@ -126,6 +126,8 @@ pub const OPEN_KILL_SUIDGID: u32 = 1;
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// OPEN's answer: what the kernel has cached of the file stays.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+/// OPENDIR's answer: the kernel keeps the listing.
+pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// OPEN's answer: O_DIRECT writes of one file may run side by side.
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 /// WRITE: pages of the kernel's cache.
