@@ -57,7 +57,12 @@ impl<T> About<T> for std::io::Result<T> {
         self.map_err(|e| {
             // "(os error 2)" helps nobody.
             let text = e.to_string();
-            Failure::new(format_args!("{what}: {}", text.split(" (os error").next().unwrap_or(&text)))
+            let text = text.split(" (os error").next().unwrap_or(&text);
+            let advice = match e.raw_os_error() {
+                Some(libc::EFBIG) => "; see `ulimit -f`, and how long files may be there",
+                _ => "",
+            };
+            Failure::new(format_args!("{what}: {text}{advice}"))
         })
     }
 }

@@ -26,7 +26,15 @@ mod terminal;
 use clap::Parser;
 use failure::Failure;
 
+/// Has a write behind the limit of a file's size (`ulimit -f`) fail, where a signal would end the
+/// process: what was accepted is still made durable, and a message says what to do.
+fn ignore_file_size_signal() {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 fn main() {
+    ignore_file_size_signal();
     let args: Vec<_> = std::env::args_os().collect();
     let result = match helper::named(&args) {
         true => helper::run(&args),

@@ -98,6 +98,9 @@ pub fn run(args: &Args) -> Outcome {
         Some(dir) => std::env::set_current_dir(dir).about(dir.display())?,
         None => {}
     }
+    // The program is to have the signal that this process ignores.
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
     Err(command.exec()).about(program.display())
 }
 

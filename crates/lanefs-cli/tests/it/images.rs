@@ -26,6 +26,25 @@ fn mkfs_makes_a_sparse_image_and_does_not_overwrite() {
     lanefs_in(dir.path(), &["fsck", "v.lane"]).ok();
 }
 
+/// Whoever wrote to an image behind the limit was ended by a signal, with what it had accepted.
+#[test]
+fn a_limit_of_what_may_be_written_is_told_before_anything_is_accepted() {
+    let (dir, _) = volume("64M");
+    std::fs::write(dir.path().join("large"), vec![7; 4 << 20]).unwrap();
+    std::fs::create_dir(dir.path().join("mnt")).unwrap();
+    lanefs_in(dir.path(), &["cp", "large", "v.lane:/"]).ok();
+    let limited = |command: &str| {
+        let line = format!("ulimit -f 2000; exec {LANEFS} {command}");
+        run_command(std::process::Command::new("sh").args(["-c", &line]).current_dir(dir.path()))
+    };
+    for command in ["mkdir v.lane:/d", "mkfs --size 64M w.lane", "grow v.lane", "mount v.lane mnt"] {
+        limited(command).fails(1, &[".lane", "ulimit -f unlimited"]);
+    }
+    assert!(!dir.path().join("w.lane").exists());
+    assert_eq!(limited("ls v.lane:/").ok().out, "large\n");
+    limited("cp v.lane:/large out").fails(1, &["out", "ulimit -f"]);
+}
+
 #[test]
 fn what_cannot_be_made_is_refused_before_anything_is_touched() {
     let (dir, image) = volume("64M");

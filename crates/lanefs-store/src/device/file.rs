@@ -80,6 +80,7 @@ impl FileDevice {
                 "{name}: an image of {size} bytes is not possible; give a multiple of {BLOCK_SIZE}"
             )));
         }
+        may_be_written_to(&name.to_string(), size)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let not = |e: Errno, why: String| StoreError::NotOpened {
             device: name.to_string(),
@@ -154,6 +155,9 @@ impl FileDevice {
         }
         if size < BLOCK_SIZE as u64 {
             return Err(no(format!("{size} bytes are not enough for a volume; name another image")));
+        }
+        if !block_device && !options.read_only {
+            may_be_written_to(&name, size)?;
         }
         let size = size - size % BLOCK_SIZE as u64;
         let mut d = FileDevice {
@@ -233,6 +237,7 @@ impl FileDevice {
     fn error(&self, what: &'static str, offset: u64, e: Errno) -> StoreError {
         let text = match e {
             Errno::NODATA => "the device ends here: it was truncated".to_string(),
+            Errno::FBIG => format!("beyond what this process may write; {LIMIT}"),
             e => e.to_string(),
         };
         io_error(&self.name, what, offset, e.raw_os_error(), &text)
@@ -345,6 +350,7 @@ impl Device for FileDevice {
             if self.read_only {
                 return Err(fail(Errno::ROFS));
             }
+            may_be_written_to(&self.name, bytes)?;
             rustix::fs::ftruncate(&self.file, bytes).map_err(fail)?;
             // The new length is durable before anything relies on it.
             rustix::fs::fsync(&self.file).map_err(fail)?;
@@ -416,6 +422,23 @@ fn mount_of(dev: &str) -> Option<String> {
     });
     // The shortest: others are bound to a part of it.
     places.min_by_key(|p| p.len()).map(|p| p.replace("\\040", " "))
+}
+
+/// What to do about the limit of a file's size.
+const LIMIT: &str = "raise that limit (`ulimit -f unlimited`, or LimitFSIZE= of systemd)";
+
+/// Refuses an image of so many bytes if the process may not write files that are so long. It would
+/// be ended by a signal when it first writes behind its limit, or fail with what it had accepted.
+fn may_be_written_to(name: &str, bytes: u64) -> Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    match limit.filter(|limit| *limit < bytes) {
+        None => Ok(()),
+        Some(limit) => Err(StoreError::NotOpened {
+            device: name.into(),
+            why: format!("an image of {bytes} bytes, and this process may write files of {limit}; {LIMIT}"),
+            errno: libc::EFBIG,
+        }),
+    }
 }
 
 /// A loop device that a file is attached to.
