@@ -196,7 +196,8 @@ fn remount(args: &Args) -> Result<(), Failure> {
     }
     match rustix::mount::mount_remount(&dir, config.flags(), c"") {
         Err(rustix::io::Errno::BUSY) => Err(Failure::new(format_args!(
-            "{}: in use: a file of it is open for writing; see who with `fuser -vm {}`",
+            "{}: in use: a file of it is open for writing, or was removed and is still open; see who with \
+             `fuser -vm {}`",
             dir.display(),
             dir.display()
         ))),

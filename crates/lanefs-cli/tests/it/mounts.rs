@@ -408,6 +408,11 @@ fn a_mount_is_made_read_only_and_writable_again() {
     let open = File::create(m.path("open")).unwrap();
     remount("remount,ro").fails(32, &["in use", "open for writing"]);
     drop(open);
+    // The kernel counts what was removed and is open, for reading, too.
+    let open = File::open(m.path("open")).unwrap();
+    std::fs::remove_file(m.path("open")).unwrap();
+    remount("remount,ro").fails(32, &["in use", "was removed and is still open"]);
+    drop(open);
     until_free("remount,ro,nosuid,nodev,noexec,user_id=0,group_id=0,default_permissions,allow_other").ok();
     let (_, _, options) = mount_line(&m.dir).unwrap();
     assert!(options.starts_with("ro") && options.contains("noexec"), "{options}");
