@@ -2,7 +2,7 @@
 
 use crate::hook::{Answer, answer};
 use crate::report::Call;
-use crate::route::{Last, Route, Spot, route};
+use crate::route::{Last, Route, Spot, Start, is_cwd, route};
 use crate::table::{self, Description};
 use crate::{links, volume};
 use lanefs::{Fs, Volume};
@@ -56,6 +56,9 @@ pub unsafe fn by_spot<T: Answer>(
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(path) };
     let spot = match route(dirfd, text) {
+        Route::Host if last == Last::Follow && is_cwd(text.to_bytes()) => {
+            Spot { start: Start::Cwd, path: b"."[..].into() }
+        }
         Route::Host => return host(dirfd, path),
         Route::HostPath(to) => return host(libc::AT_FDCWD, to.as_ptr()),
         Route::Ours(spot) => spot,

@@ -22,15 +22,7 @@ fn split_link(path: &[u8]) -> Option<(c_int, &[u8])> {
             return Some((number as c_int, &b""[..])).filter(|(fd, _)| is_ours(*fd));
         }
     }
-    let number = path.strip_prefix(b"/dev/fd/").or_else(|| {
-        let of = path.strip_prefix(b"/proc/")?;
-        let at = of.iter().position(|b| *b == b'/')?;
-        let (process, rest) = of.split_at(at);
-        let is_this = process == b"self"
-            || process == b"thread-self"
-            || std::str::from_utf8(process).is_ok_and(|p| p.parse() == Ok(std::process::id()));
-        rest.strip_prefix(b"/fd/").filter(|_| is_this)
-    })?;
+    let number = path.strip_prefix(b"/dev/fd/").or_else(|| in_proc(path)?.strip_prefix(b"/fd/"))?;
     let end = number.iter().position(|b| *b == b'/').unwrap_or(number.len());
     let (digits, rest) = number.split_at(end);
     // The kernel has no other way to write a number.
@@ -39,6 +31,17 @@ fn split_link(path: &[u8]) -> Option<(c_int, &[u8])> {
     }
     let fd = digits.iter().fold(0, |n, d| n * 10 + c_int::from(d - b'0'));
     is_ours(fd).then_some((fd, rest))
+}
+
+/// Returns what follows this process's directory in a path below /proc.
+pub fn in_proc(path: &[u8]) -> Option<&[u8]> {
+    let of = path.strip_prefix(b"/proc/")?;
+    let at = of.iter().position(|b| *b == b'/')?;
+    let (process, rest) = of.split_at(at);
+    let is_this = process == b"self"
+        || process == b"thread-self"
+        || std::str::from_utf8(process).is_ok_and(|p| p.parse() == Ok(std::process::id()));
+    is_this.then_some(rest)
 }
 
 /// Returns the descriptor of the volume that a call is about: with AT_EMPTY_PATH and no path it is

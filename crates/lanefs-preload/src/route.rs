@@ -56,6 +56,25 @@ pub fn cwd_is_ours() -> bool {
     IN_VOLUME.load(Ordering::Relaxed) && !volume::is_mounts()
 }
 
+/// Returns what follows the link of the working directory in /proc, if that is in the volume:
+/// nothing, or a `/` and more. The kernel's own leads to a directory that was removed.
+#[inline]
+fn below_cwd(path: &[u8]) -> Option<&[u8]> {
+    // Most paths are others.
+    if !path.starts_with(b"/proc/") {
+        return None;
+    }
+    let rest = itself::in_proc(path)?.strip_prefix(b"/cwd")?;
+    let is_link = rest.is_empty() || rest.starts_with(b"/");
+    (is_link && cwd_is_ours()).then_some(rest)
+}
+
+/// Returns whether a path is that link.
+#[inline]
+pub fn is_cwd(path: &[u8]) -> bool {
+    below_cwd(path).is_some_and(<[u8]>::is_empty)
+}
+
 /// Returns the path of the working directory in the volume, as it was when it was entered.
 pub fn cwd_path() -> Option<Vec<u8>> {
     CWD.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|c| c.path.clone())
@@ -132,14 +151,15 @@ fn as_served(dirfd: c_int, path: &CStr) -> Route<'_> {
         {
             return Route::Ours(Spot { start: Start::Root, path: at_root(rest) });
         }
-        // By the link of an open directory in /proc.
-        if let Some((fd, rest)) = itself::split(path)
+        // By the link of an open directory in /proc, or that of the working directory.
+        let link = itself::split(path).map(|(fd, rest)| (Start::Dir(fd), rest));
+        if let Some((start, rest)) = link.or_else(|| Some((Start::Cwd, below_cwd(path)?)))
             && let Some(rest) = rest.strip_prefix(b"/")
         {
             let rest = if rest.is_empty() { b"." } else { rest };
             return match contains(rest, b"..") {
-                false => Route::Ours(Spot { start: Start::Dir(fd), path: rest.into() }),
-                true => from_ours(settings, Start::Dir(fd), rest),
+                false => Route::Ours(Spot { start, path: rest.into() }),
+                true => from_ours(settings, start, rest),
             };
         }
         // A path that leads below the prefix names its last component.

@@ -1,10 +1,11 @@
 //! Names: made, removed, linked and moved.
 
+use super::open;
 use crate::attributes::errno;
 use crate::dispatch::{by_any_fd, by_name, by_path, by_two_paths};
 use crate::hook::{answer, hook};
 use crate::report::Call;
-use crate::route::{Last, Route, route};
+use crate::route::{self, Last, Route, cwd_is_ours, is_cwd, route};
 use crate::settings::settings;
 use crate::table::{self, Description, is_ours};
 use crate::{itself, links, volume};
@@ -50,13 +51,44 @@ unsafe fn put_target(target: &[u8], to: *mut c_char, space: size_t) -> Result<ss
     Ok(n as ssize_t)
 }
 
-/// Returns the path of a descriptor of the volume, if the path is that of its link in /proc.
-fn descriptor_link(path: *const c_char) -> Option<Vec<u8>> {
+/// Returns the path of the working directory, if it is one of the volume.
+pub fn here(call: &'static Call) -> Option<Result<Vec<u8>, c_int>> {
+    if !cwd_is_ours() {
+        return None;
+    }
+    let prefix = settings()?.prefix.clone();
+    let known = |path: Vec<u8>| if path == b"/" { prefix.clone() } else { [prefix.clone(), path].concat() };
+    // A child whose parent has the volume is told where it was.
+    if !open::is_usable() || !volume::is_open() {
+        return route::cwd_path().map(|p| Ok(known(p)));
+    }
+    Some(volume::serve(call, |volume| {
+        let dir = links::cwd_dir(volume)?.ok_or(libc::ENOENT)?;
+        Ok(known(links::path_of(volume, &dir)?))
+    }))
+}
+
+/// Returns what the kernel's link shows of a working directory that was removed.
+fn was_here() -> Option<Vec<u8>> {
+    Some([&settings()?.prefix[..], &route::cwd_path()?, b" (deleted)"].concat())
+}
+
+/// Returns where a link of this process in /proc leads, if that is in the volume: the link of a
+/// descriptor, or that of the working directory.
+fn own_link(call: &'static Call, path: *const c_char) -> Option<Result<Vec<u8>, c_int>> {
     if path.is_null() {
         return None;
     }
     // SAFETY: not NULL; ends in a NUL as all paths do.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if is_cwd(path) {
+        return here(call).map(|path| path.or_else(|e| was_here().filter(|_| e == libc::ENOENT).ok_or(e)));
+    }
+    descriptor_link(path).map(Ok)
+}
+
+/// Returns the path of a descriptor of the volume, if the path is that of its link in /proc.
+fn descriptor_link(path: &[u8]) -> Option<Vec<u8>> {
     let (fd, rest) = itself::split(path)?;
     // The link of /dev/stdin is the host's own, to one in /proc.
     if !rest.is_empty() || path.starts_with(b"/dev/std") {
@@ -88,6 +120,11 @@ unsafe fn resolved(call: &'static Call, path: *const c_char) -> Resolved {
         let prefix = || settings().map(|s| s.prefix.clone()).ok_or(libc::EIO);
         let of = |d: &Arc<Description>| Ok([prefix()?, d.path.clone()].concat());
         return Resolved::Ours(volume::serve(call, |_| of(&table::get(fd).ok_or(libc::ENOENT)?)));
+    }
+    if is_cwd(text.to_bytes())
+        && let Some(path) = here(call)
+    {
+        return Resolved::Ours(path);
     }
     let spot = match route(HERE, text) {
         Route::Ours(spot) => spot,
@@ -242,10 +279,8 @@ hook! {
     }
     /// Reads the target of a link.
     fn readlink(path: *const c_char, to: *mut c_char, space: size_t) -> ssize_t {
-        if let Some(mut name) = descriptor_link(path) {
-            name.truncate(space);
-            std::ptr::copy_nonoverlapping(name.as_ptr(), to.cast(), name.len());
-            return name.len() as ssize_t;
+        if let Some(name) = own_link(&CALL, path) {
+            return answer(name.and_then(|name| put_target(&name, to, space)));
         }
         by_path(&CALL, (HERE, path), Last::Keep, |fs, p| target(fs, p, to, space), |_, p| real(p, to, space))
     }
@@ -257,6 +292,9 @@ hook! {
                 FileKind::Symlink => put_target(&v.node_readlink(d.file.ino()).map_err(errno)?, to, space),
                 _ => Err(libc::ENOENT),
             });
+        }
+        if let Some(name) = own_link(&CALL, path) {
+            return answer(name.and_then(|name| put_target(&name, to, space)));
         }
         by_path(&CALL, (dirfd, path), Last::Keep, |fs, p| target(fs, p, to, space),
             |d, p| real(d, p, to, space))

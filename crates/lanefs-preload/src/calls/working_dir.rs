@@ -4,15 +4,12 @@
 //! path that reaches the kernel then names nothing. Where a mount is served at the prefix, it is
 //! that directory in the mount.
 
-use super::names::give;
-use super::open;
+use super::names::{give, here};
 use crate::attributes::errno;
 use crate::dispatch::by_spot;
 use crate::hook::{answer, hook};
 use crate::raw::sys;
-use crate::report::Call;
 use crate::route::{self, Last, Spot, WorkingDir, cwd_is_ours};
-use crate::settings::settings;
 use crate::table::{self, Description, is_ours};
 use crate::{itself, links, opening, placeholder, served, volume};
 use lanefs::{FileKind, Volume};
@@ -49,23 +46,6 @@ fn enter_path(volume: &Volume, spot: &Spot<'_>) -> Result<c_int, c_int> {
     let fs = volume::view(volume);
     let dir = opening::directory(fs, &path)?;
     enter(volume, Arc::new(dir), path)
-}
-
-/// Returns the path of the working directory, if it is one of the volume.
-fn here(call: &'static Call) -> Option<Result<Vec<u8>, c_int>> {
-    if !cwd_is_ours() {
-        return None;
-    }
-    let prefix = settings()?.prefix.clone();
-    let known = |path: Vec<u8>| if path == b"/" { prefix.clone() } else { [prefix.clone(), path].concat() };
-    // A child whose parent has the volume is told where it was.
-    if !open::is_usable() || !volume::is_open() {
-        return route::cwd_path().map(|p| Ok(known(p)));
-    }
-    Some(volume::serve(call, |volume| {
-        let dir = links::cwd_dir(volume)?.ok_or(libc::ENOENT)?;
-        Ok(known(links::path_of(volume, &dir)?))
-    }))
 }
 
 /// Goes to a directory of the host, and leaves the volume if that succeeds.

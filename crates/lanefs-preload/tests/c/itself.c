@@ -104,6 +104,41 @@ int main(int argc, char **argv) {
     /* One that has no name any more. */
     SAY(unlink("x"));
     read_all(link_of("/proc/self/fd", again), O_RDONLY);
+    /* The link of the working directory. */
+    const char *cwds[] = {"/proc/self/cwd", "/proc/thread-self/cwd", own};
+    snprintf(own, sizeof own, "/proc/%d/cwd", getpid());
+    SAY(close(creat("here", 0600)) * 0);
+    for (int i = 0; i < 3; i++) {
+        n = readlink(cwds[i], text, sizeof text);
+        printf("%d\n", n > 0 && n < (ssize_t)sizeof text && (text[n] = 0, strcmp(text, in("d"))) == 0);
+        n = readlinkat(AT_FDCWD, cwds[i], text, sizeof text);
+        printf("%d\n", n > 0 && n < (ssize_t)sizeof text && (text[n] = 0, strcmp(text, in("d"))) == 0);
+        SAY(readlink(cwds[i], text, 0));
+        SAY(lstat(cwds[i], &s));
+        printf("%d\n", S_ISLNK(s.st_mode));
+        SAY(stat(cwds[i], &s));
+        printf("%d\n", S_ISDIR(s.st_mode));
+        resolved = realpath(cwds[i], NULL);
+        printf("%d\n", resolved && strcmp(resolved, in("d")) == 0);
+        free(resolved);
+        OK(open(cwds[i], O_RDONLY | O_DIRECTORY));
+        snprintf(text, sizeof text, "%s/here", cwds[i]);
+        SAY(access(text, F_OK));
+        snprintf(text, sizeof text, "%s/../f", cwds[i]);
+        SAY(access(text, F_OK));
+        SAY(chdir(cwds[i]));
+        SAY(access("here", F_OK));
+    }
+    n = readlinkat(AT_FDCWD, link_of("/proc/self/fd", root), text, sizeof text);
+    printf("%d\n", n > 0 && n < (ssize_t)sizeof text && (text[n] = 0, strcmp(text, in("f"))) == 0);
+    SAY(mkdir("gone", 0700));
+    SAY(chdir("gone"));
+    SAY(rmdir(in("d/gone")));
+    n = readlink(cwds[0], text, sizeof text);
+    printf("%.10s\n", n > 10 ? text + n - 10 : "short");
+    SAY(chdir("/"));
+    n = readlink(cwds[0], text, sizeof text);
+    printf("%.*s\n", (int)n, text);
     /* One that may only be looked at. */
     OK(at = open(in("f"), O_PATH));
     read_all(link_of("/proc/self/fd", at), O_RDONLY);
