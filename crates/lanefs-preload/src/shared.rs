@@ -7,6 +7,8 @@
 //! S3 What was stored gets into the file before the file is read, synced or copied, when its last
 //!    mapping goes, and when the volume is closed. A process that is killed before has not written
 //!    it.
+//! S4 A file that becomes longer has zeros there, and not what was stored behind its end, in the
+//!    rest of its last page.
 
 use crate::hook::errno as told;
 use crate::raw::sys;
@@ -62,7 +64,21 @@ impl Shadow {
         Ok(shadow)
     }
 
+    /// Drops what was stored behind the end, in a file that is about to have at least `size` bytes
+    /// (S4): the kernel keeps it.
+    fn drop_tail(&self, size: u64) -> Result<(), c_int> {
+        // SAFETY: lseek takes any number, and nobody uses the position.
+        let end = unsafe { sys!(libc::SYS_lseek, self.memory, 0, libc::SEEK_END) };
+        let end = u64::try_from(end).map_err(|_| told())?;
+        let tail = end..end.next_multiple_of(PAGE as u64).min(size);
+        if tail.is_empty() {
+            return Ok(());
+        }
+        self.put(&[0; PAGE][..(tail.end - tail.start) as usize], tail.start)
+    }
+
     fn resize(&self, size: u64) -> Result<(), c_int> {
+        self.drop_tail(size)?;
         // SAFETY: ftruncate takes any number.
         if unsafe { sys!(libc::SYS_ftruncate, self.memory, size) } == 0 { Ok(()) } else { Err(told()) }
     }
@@ -75,7 +91,7 @@ impl Shadow {
             match self.file.read_at(&mut buf[..want], range.start).map_err(|e| e.errno())? {
                 0 => break,
                 n => {
-                    self.store(&buf[..n], range.start)?;
+                    self.put(&buf[..n], range.start)?;
                     range.start += n as u64;
                 }
             }
@@ -83,8 +99,13 @@ impl Shadow {
         Ok(())
     }
 
-    /// Puts bytes into the shadow.
-    fn store(&self, mut bytes: &[u8], mut at: u64) -> Result<(), c_int> {
+    /// Puts bytes into the shadow, which they may make longer.
+    fn store(&self, bytes: &[u8], at: u64) -> Result<(), c_int> {
+        self.drop_tail(at)?;
+        self.put(bytes, at)
+    }
+
+    fn put(&self, mut bytes: &[u8], mut at: u64) -> Result<(), c_int> {
         while !bytes.is_empty() {
             // SAFETY: the pointer and the length are those of the bytes.
             let n = unsafe { sys!(libc::SYS_pwrite64, self.memory, bytes.as_ptr(), bytes.len(), at) };

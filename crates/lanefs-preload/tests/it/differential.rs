@@ -33,7 +33,7 @@ macro_rules! programs {
 
 programs! {
     files names streams redirected directories attributes acls itself locks threads maps copies working_dir temporary mail signals
-    vanishing path_only upwards
+    vanishing path_only upwards tail
 }
 
 /// What a stream has in its buffer at the end of the program is in the volume.
