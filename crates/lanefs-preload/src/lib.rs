@@ -45,6 +45,7 @@ mod route;
 mod served;
 mod settings;
 mod shared;
+mod stderr;
 mod table;
 mod upwards;
 mod volume;

@@ -3,7 +3,7 @@
 use crate::calls::{process, standard, streams, working_dir};
 use crate::raw::sys;
 use crate::settings::settings;
-use crate::{environment, report, route, volume};
+use crate::{environment, report, route, stderr, volume};
 use std::ffi::c_int;
 
 /// Runs when the program has called all its handlers and destructors.
@@ -19,6 +19,7 @@ extern "C" fn start() {
     route::begin(settings);
     // It is true for this program's start alone.
     environment::set("LANEFS_CWD", None);
+    stderr::keep(settings.report);
     if settings.report {
         report::begin();
     }

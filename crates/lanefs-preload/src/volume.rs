@@ -4,7 +4,7 @@ use crate::hook::{errno, set_errno};
 use crate::raw::sys;
 use crate::report::{self, Call};
 use crate::settings::{Settings, settings};
-use crate::{placeholder, served, shared};
+use crate::{placeholder, served, shared, stderr};
 use lanefs::{Cred, Fs, MountOptions, Volume};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -55,9 +55,7 @@ impl Drop for Inside {
 
 /// Writes a line to the standard error, past everything that buffers.
 pub fn say(line: &str) {
-    let line = format!("lanefs run: {line}\n");
-    // SAFETY: the pointer and the length are those of the line.
-    unsafe { sys!(libc::SYS_write, 2, line.as_ptr(), line.len()) };
+    stderr::write(format!("lanefs run: {line}\n").as_bytes());
 }
 
 /// Returns whether the volume is this process's: it was opened here, or by nobody yet (P2).
@@ -351,8 +349,7 @@ pub fn close() {
     }
     let _inside = Inside::enter();
     if let Some(text) = report::text() {
-        // SAFETY: the pointer and the length are those of the text.
-        unsafe { sys!(libc::SYS_write, 2, text.as_ptr(), text.len()) };
+        stderr::write_first(text.as_bytes());
     }
     let Some(Ok(volume)) = VOLUME.get() else { return };
     end_mount();

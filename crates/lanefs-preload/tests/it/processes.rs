@@ -84,6 +84,16 @@ fn what_is_not_served_is_refused_and_reported() {
     assert_eq!(row("dlopen"), (0, 1), "{err}");
 }
 
+/// The commands of coreutils close their standard error in a handler of their exit, and the report
+/// went nowhere.
+#[test]
+fn a_program_that_closes_its_standard_error_at_its_end_is_reported_on() {
+    let volume = TestVolume::new();
+    let done = volume.command("ls").arg(PREFIX).env("LANEFS_REPORT", "1").output().unwrap();
+    let err = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && err.contains("opendir"), "{err}");
+}
+
 /// The second program is told who has the volume, and sees nothing of the host's.
 #[test]
 fn a_second_program_is_told_that_the_volume_is_in_use() {
