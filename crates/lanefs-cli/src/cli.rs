@@ -44,6 +44,10 @@ enum Command {
 impl Cli {
     /// Runs the command and returns its exit code.
     pub fn run(self) -> Outcome {
+        // Those that serve, or run for long, have a log of their own.
+        if !matches!(self.command, Command::Mount(_) | Command::Virtiofs(_) | Command::Bench(_)) {
+            crate::log::tell();
+        }
         match self.command {
             Command::Mkfs(a) => cmd::mkfs::run(&a),
             Command::Mount(a) => cmd::mount::run(&a),

@@ -19,6 +19,39 @@ pub fn detach() {
     DETACHED.store(true, Ordering::Relaxed);
 }
 
+/// Has commands say on standard error that a volume waits for space on the host of its image, and
+/// that it goes on: they wait meanwhile, and would not say why.
+pub fn tell() {
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::layer::{Layer, SubscriberExt};
+    let host = Targets::new().with_target("lanefs_store::device::host", Level::WARN);
+    let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_level(false).with_target(false);
+    let layer = layer.without_time().with_writer(|| Told(Vec::new())).with_filter(host);
+    // Nobody else has set one.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
+}
+
+/// A message of a command.
+struct Told(Vec<u8>);
+
+impl Write for Told {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let line = [b"lanefs: ", self.0.trim_ascii()].concat();
+        // Nobody may read it.
+        let _ = io::stderr().write_all(&[&line[..], b"\n"].concat());
+    }
+}
+
 /// Makes a line of each message.
 pub struct System;
 

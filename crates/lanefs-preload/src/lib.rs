@@ -37,6 +37,7 @@ mod hook;
 mod itself;
 mod life;
 mod links;
+mod notices;
 mod opening;
 mod placeholder;
 mod raw;

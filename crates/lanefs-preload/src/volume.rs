@@ -4,7 +4,7 @@ use crate::hook::{errno, set_errno};
 use crate::raw::sys;
 use crate::report::{self, Call};
 use crate::settings::{Settings, settings};
-use crate::{placeholder, served, shared, stderr};
+use crate::{notices, placeholder, served, shared, stderr};
 use lanefs::{Cred, Fs, MountOptions, Volume};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -185,6 +185,7 @@ pub fn forget_view() {
 /// Opens the volume.
 fn open(settings: &Settings) -> Result<Volume, c_int> {
     let options = MountOptions { cache_size: settings.cache, ..MountOptions::default() };
+    notices::begin(say);
     let taken = placeholder::take_low();
     let opened = Volume::open(&settings.images, &options);
     placeholder::give_back(taken);

@@ -10,6 +10,7 @@ mod copies;
 mod damaged;
 mod forms;
 mod host_full;
+mod host_told;
 mod images;
 mod killed;
 mod mount_belief;
