@@ -332,10 +332,11 @@ pub fn known() -> Result<Vec<Scenario>, String> {
 pub fn small() -> Result<Vec<Scenario>, String> {
     let write = |file: &str, n: usize| format!("write /{file} 0 60000; fsync /{file}; ").repeat(n);
     // Two blocks that stay in each segment of the log, between others that do not.
-    let spread = |n: usize| -> String {
-        (0..n).map(|i| format!("creat /k{i} 8000; fsync /k{i}; write /a 0 40000; fsync /a; ")).collect()
+    let spread = |files: std::ops::Range<usize>| -> String {
+        files.map(|i| format!("creat /k{i} 8000; fsync /k{i}; write /a 0 40000; fsync /a; ")).collect()
     };
-    let kept = format!("mkdir /d; creat /d/x 100; symlink there /d/s; creat /a 60000; sync; {}", spread(16));
+    let kept =
+        format!("mkdir /d; creat /d/x 100; symlink there /d/s; creat /a 60000; sync; {}", spread(0..16));
     // Directories whose buckets lie in several segments, and all change before a round that cleans.
     // So little is left that slack does not do, which data goes to before anything is moved.
     let dirs = |op: &str| -> String { (0..8).map(|i| op.replace('N', &i.to_string())).collect() };
@@ -373,7 +374,12 @@ pub fn small() -> Result<Vec<Scenario>, String> {
                 .into(),
         ),
         ("cleans: directories whose names change before the checkpoint", named, format!("{names}sync; ckpt")),
-        ("cleans: for one who finds no room", kept.clone(), format!("{}ckpt; {}", write("a", 4), write("a", 2))),
+        // Nothing waits for a fold, which would free space first.
+        (
+            "cleans: for one who finds no room",
+            format!("{kept}{}ckpt; ", spread(16..24)),
+            format!("{}ckpt; {}", write("a", 8), write("a", 2)),
+        ),
         (
             "cleans: what is changed meanwhile",
             format!("creat /f 200000; {kept}"),
