@@ -459,7 +459,7 @@ fn fill_with_content(fs: &Fs) -> u64 {
 /// `LANEFS_FILLS` as many rounds (docs/TESTING.md).
 #[test]
 fn the_same_fits_each_time_a_volume_is_filled() {
-    let rounds: u64 = std::env::var("LANEFS_FILLS").map_or(7, |n| n.parse().unwrap());
+    let rounds = seeds(7);
     let (volume, dev) = volume_as(128, FormatOptions::default());
     let mut fs = volume.as_user(Cred::root());
     drop(volume);
@@ -569,169 +569,131 @@ fn whole_files_wait_in_memory_until_the_volume_is_nearly_full() {
     close_and_check(fs, dev);
 }
 
-/// Fills a volume as users make it with files of 1 to 16 pages, to so many thousandths, and has
-/// fsyncs of a few pages write over them; files are replaced, cut and grow meanwhile. What was
-/// accepted is never refused by an fsync, and a crash at the end finds all of it.
-fn write_over_by_fsyncs(mib: u64, mille: u64, background: bool, seed: u64) {
-    let label = format!("{mib} MiB, {mille} thousandths, background {background}, seed {seed}");
-    let dev = Arc::new(MemoryDevice::new(mib << 20).unwrap());
-    let d: Arc<dyn Device> = dev.clone();
-    Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
-    let o = MountOptions { background, ..options() };
-    let fs = Volume::open_devices(vec![d], &o).unwrap().as_user(Cred::root());
-    let mut random = Rng::new(seed);
-    let content = |pages: &[u8]| pages.iter().flat_map(|n| [*n; 4096]).collect::<Vec<u8>>();
-    let has_space = || {
-        let s = fs.statfs().unwrap();
-        s.free * 1000 > s.blocks * (1000 - mille)
-    };
-    let ok = |what: &str, r: lanefs::Result<()>| {
-        r.unwrap_or_else(|e| panic!("{label}: {what}: {e}; {:?} {:?}", fs.statfs(), fs.volume().report()))
-    };
-    let sync_new = || fs.open("/new", OpenOptions::new().write(true)).unwrap().sync_all();
-    // What is in each page of each file.
-    let mut files: Vec<Vec<u8>> = Vec::new();
-    while has_space() {
-        let pages: Vec<u8> = (0..1 + random.below(16)).map(|p| p as u8).collect();
-        fs.write(format!("/f{}", files.len()), content(&pages)).unwrap();
-        files.push(pages);
-    }
-    fs.volume().sync().unwrap();
-    for round in 0..mib * 160 {
-        let n = random.below(files.len() as u64) as usize;
-        let (path, pages, byte) = (format!("/f{n}"), &mut files[n], round as u8);
-        let f = fs.open(&path, OpenOptions::new().write(true)).unwrap();
-        match random.below(20) {
-            0 => match fs.write("/new", content(pages)) {
-                // A whole file more than there was.
-                Err(e) if e.errno() == libc::ENOSPC && mille > 900 => fs.unlink("/new").unwrap(),
-                made => {
-                    ok("make", made);
-                    ok("sync what was made", sync_new());
-                    ok("replace", fs.rename("/new", &path));
-                }
-            },
-            1 if pages.len() > 1 => {
-                pages.truncate(pages.len() / 2);
-                ok("cut", f.set_len(pages.len() as u64 * 4096));
-                ok("sync what was cut", f.sync_all());
-            }
-            2 | 3 if pages.len() < 16 && has_space() => {
-                ok("grow", f.write_all_at(&[byte; 4096], pages.len() as u64 * 4096));
-                pages.push(byte);
-                ok("sync what grew", f.sync_data());
-            }
-            _ => {
-                let first = random.below(pages.len() as u64) as usize;
-                let some = pages.iter_mut().enumerate().skip(first).take(1 + random.below(3) as usize);
-                for (p, page) in some {
-                    ok("write", f.write_all_at(&[byte; 4096], p as u64 * 4096));
-                    *page = byte;
-                }
-                ok("sync", f.sync_all());
-            }
-        }
-        if !background && round % 512 == 511 {
-            ok("checkpoint", fs.volume().checkpoint());
-        }
-    }
-    // As by a crash; nothing is written behind it.
-    fs.volume().shutdown();
-    drop(fs);
-    let d: Arc<dyn Device> = dev.clone();
-    let fs = Volume::open_devices(vec![d], &options()).unwrap().as_user(Cred::root());
-    for (n, pages) in files.iter().enumerate() {
-        assert!(fs.read(format!("/f{n}")).unwrap() == content(pages), "{label}: /f{n} after a crash");
-    }
-    close_and_check(fs, dev);
+/// Files of 1 to 16 pages on a volume as users make it, which fsyncs of a few pages write over.
+struct Overwriting {
+    mib: u64,
+    /// How full the volume is.
+    mille: u64,
+    /// Each has files of its own.
+    threads: usize,
+    order: Order,
+    /// Else there is a checkpoint now and then.
+    background: bool,
+    /// Not even something new is refused; but a whole file more, where little is left.
+    strict: bool,
+    seed: u64,
 }
 
-/// Volumes of a few MiB were refused an fsync for ever when they were half full: nothing that had
-/// been made since the last fold could be cleaned, and the store's own checkpoints, which write it
-/// again each time, took what is kept back for the fold. With `LANEFS_FILLS` as many seeds
-/// (docs/TESTING.md).
-#[test]
-fn an_fsync_is_not_refused_what_was_accepted_on_volumes_of_any_size() {
-    let seeds = std::env::var("LANEFS_FILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-    for seed in 0..seeds {
-        for mib in [2, 4, 6, 7, 10, 12, 16] {
-            for (mille, background) in [(500, false), (800, true), (900, false), (950, true)] {
-                write_over_by_fsyncs(mib, mille, background, seed);
+impl Overwriting {
+    fn label(&self) -> String {
+        let Overwriting { mib, mille, threads, order, background, seed, .. } = self;
+        format!("{mib} MiB, {mille} thousandths, {threads} threads, {order:?}, {background}, seed {seed}")
+    }
+
+    fn ok(&self, fs: &Fs, what: &str, r: lanefs::Result<()>) {
+        let state = || format!("{:?} {:?}", fs.statfs(), fs.volume().report());
+        r.unwrap_or_else(|e| panic!("{}: {what}: {e}; {}", self.label(), state()));
+    }
+
+    /// Returns whether what is new was accepted, as it may have to be.
+    fn accepted(&self, fs: &Fs, what: &str, r: lanefs::Result<()>, may_be_refused: bool) -> bool {
+        match r {
+            Err(e) if may_be_refused && e.errno() == libc::ENOSPC => false,
+            r => {
+                self.ok(fs, what, r);
+                true
             }
         }
     }
-}
 
-/// Does what [`write_over_by_fsyncs`] does with four threads, on files of their own, some of which
-/// are renamed over others without an fsync. What is new may be refused; what was accepted not.
-fn write_over_by_threads(mib: u64, mille: u64, order: Order, seed: u64) {
-    let label = format!("{mib} MiB, {mille} thousandths, {order:?}, seed {seed}");
-    let dev = Arc::new(MemoryDevice::new(mib << 20).unwrap());
-    let d: Arc<dyn Device> = dev.clone();
-    Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
-    let o = MountOptions { background: true, order, ..options() };
-    let fs = Volume::open_devices(vec![d], &o).unwrap().as_user(Cred::root());
-    let content = |pages: &[u8]| pages.iter().flat_map(|n| [*n; 4096]).collect::<Vec<u8>>();
-    let has_space = || {
+    fn has_space(&self, fs: &Fs) -> bool {
         let s = fs.statfs().unwrap();
-        s.free * 1000 > s.blocks * (1000 - mille)
-    };
-    let ok = |what: &str, r: lanefs::Result<()>| {
-        r.unwrap_or_else(|e| panic!("{label}: {what}: {e}; {:?} {:?}", fs.statfs(), fs.volume().report()))
-    };
-    // Whether it was accepted.
-    let accepted = |what: &str, r: lanefs::Result<()>| match r {
-        Err(e) if e.errno() == libc::ENOSPC => false,
-        r => {
-            ok(what, r);
-            true
-        }
-    };
-    let mut random = Rng::new(seed);
-    // What is in each page of each file of each thread.
-    let mut files: [Vec<Vec<u8>>; 4] = Default::default();
-    for n in (0..4).cycle() {
-        if !has_space() {
-            break;
-        }
-        let pages: Vec<u8> = (0..1 + random.below(16)).map(|p| p as u8).collect();
-        fs.write(format!("/f{n}.{}", files[n].len()), content(&pages)).unwrap();
-        files[n].push(pages);
+        s.free * 1000 > s.blocks * (1000 - self.mille)
     }
-    fs.volume().sync().unwrap();
-    let work = |t: usize, files: &mut [Vec<u8>]| {
-        let mut random = Rng::new(seed * 100 + t as u64);
-        for round in 0..mib * 50 {
+
+    /// Fills the volume, writes it over, and ends as by a crash: what was accepted is never refused
+    /// by an fsync, and all of it is found.
+    fn run(&self) {
+        let dev = Arc::new(MemoryDevice::new(self.mib << 20).unwrap());
+        let d: Arc<dyn Device> = dev.clone();
+        Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
+        let o = MountOptions { background: self.background, order: self.order, ..options() };
+        let fs = Volume::open_devices(vec![d], &o).unwrap().as_user(Cred::root());
+        let mut random = Rng::new(self.seed);
+        // What is in each page of each file of each thread.
+        let mut files: Vec<Vec<Vec<u8>>> = vec![Vec::new(); self.threads];
+        for t in (0..self.threads).cycle() {
+            if !self.has_space(&fs) {
+                break;
+            }
+            let pages: Vec<u8> = (0..1 + random.below(16)).map(|p| p as u8).collect();
+            fs.write(format!("/f{t}.{}", files[t].len()), content(&pages)).unwrap();
+            files[t].push(pages);
+        }
+        fs.volume().sync().unwrap();
+        std::thread::scope(|s| {
+            for (t, files) in files.iter_mut().enumerate() {
+                let fs = &fs;
+                s.spawn(move || self.write_over(fs, t, files));
+            }
+        });
+        self.ok(&fs, "last sync", fs.volume().sync());
+        // Nothing is written behind it.
+        fs.volume().shutdown();
+        drop(fs);
+        let d: Arc<dyn Device> = dev.clone();
+        let fs = Volume::open_devices(vec![d], &options()).unwrap().as_user(Cred::root());
+        for (t, files) in files.iter().enumerate() {
+            for (n, pages) in files.iter().enumerate() {
+                let found = fs.read(format!("/f{t}.{n}")).unwrap();
+                assert!(found == content(pages), "{}: /f{t}.{n} after a crash", self.label());
+            }
+        }
+        close_and_check(fs, dev);
+    }
+
+    fn write_over(&self, fs: &Fs, t: usize, files: &mut [Vec<u8>]) {
+        let mut random = Rng::new(self.seed * 100 + t as u64);
+        let writing = |path: &str| fs.open(path, OpenOptions::new().write(true)).unwrap();
+        let ok = |what: &str, r: lanefs::Result<()>| self.ok(fs, what, r);
+        let (new, rounds) = (format!("/new{t}"), self.mib * 160 / self.threads as u64);
+        for round in 0..rounds {
             let n = random.below(files.len() as u64) as usize;
-            let (path, new, pages, byte) =
-                (format!("/f{t}.{n}"), format!("/new{t}"), &mut files[n], round as u8);
-            let f = fs.open(&path, OpenOptions::new().write(true)).unwrap();
+            let (path, pages, byte) = (format!("/f{t}.{n}"), &mut files[n], round as u8);
+            let f = writing(&path);
             match random.below(20) {
-                0 | 1 if accepted("make", fs.write(&new, content(pages))) => {
-                    if random.below(2) == 0 {
-                        let f = fs.open(&new, OpenOptions::new().write(true)).unwrap();
-                        ok("sync what was made", f.sync_all());
+                0 => {
+                    let may_be_refused = !self.strict || self.mille > 900;
+                    if self.accepted(fs, "make", fs.write(&new, content(pages)), may_be_refused) {
+                        if random.below(2) == 0 {
+                            ok("sync what was made", writing(&new).sync_all());
+                        }
+                        ok("replace", fs.rename(&new, &path));
+                    } else {
+                        fs.unlink(&new)
+                            .or_else(|e| if e.errno() == libc::ENOENT { Ok(()) } else { Err(e) })
+                            .unwrap();
                     }
-                    ok("replace", fs.rename(&new, &path));
                 }
-                0 | 1 => drop(fs.unlink(&new)),
-                2 if pages.len() > 1 => {
+                1 if pages.len() > 1 => {
                     pages.truncate(pages.len() / 2);
                     ok("cut", f.set_len(pages.len() as u64 * 4096));
                     ok("sync what was cut", f.sync_all());
                 }
-                3 | 4 if pages.len() < 16 && has_space() => {
-                    if accepted("grow", f.write_all_at(&[byte; 4096], pages.len() as u64 * 4096)) {
+                2 | 3 if pages.len() < 16 && self.has_space(fs) => {
+                    let grown = f.write_all_at(&[byte; 4096], pages.len() as u64 * 4096);
+                    if self.accepted(fs, "grow", grown, !self.strict) {
                         pages.push(byte);
                         ok("sync what grew", f.sync_data());
                     }
                 }
-                5 => ok("sync all", fs.volume().sync()),
+                4 => ok("sync all", fs.volume().sync()),
                 _ => {
                     let first = random.below(pages.len() as u64) as usize;
                     let some = pages.iter_mut().enumerate().skip(first).take(1 + random.below(3) as usize);
                     for (p, page) in some {
-                        if accepted("write", f.write_all_at(&[byte; 4096], p as u64 * 4096)) {
+                        let written = f.write_all_at(&[byte; 4096], p as u64 * 4096);
+                        if self.accepted(fs, "write", written, !self.strict) {
                             *page = byte;
                         }
                     }
@@ -740,36 +702,47 @@ fn write_over_by_threads(mib: u64, mille: u64, order: Order, seed: u64) {
                     }
                 }
             }
-        }
-    };
-    std::thread::scope(|s| {
-        let work = &work;
-        files.iter_mut().enumerate().for_each(|(t, files)| drop(s.spawn(move || work(t, files))));
-    });
-    ok("last sync", fs.volume().sync());
-    // As by a crash; nothing is written behind it.
-    fs.volume().shutdown();
-    drop(fs);
-    let d: Arc<dyn Device> = dev.clone();
-    let fs = Volume::open_devices(vec![d], &options()).unwrap().as_user(Cred::root());
-    for (t, files) in files.iter().enumerate() {
-        for (n, pages) in files.iter().enumerate() {
-            let found = fs.read(format!("/f{t}.{n}")).unwrap();
-            assert!(found == content(pages), "{label}: /f{t}.{n} after a crash");
+            if !self.background && round % 512 == 511 {
+                ok("checkpoint", fs.volume().checkpoint());
+            }
         }
     }
-    close_and_check(fs, dev);
 }
 
-/// The same with threads, of which one seals while another finds no space. With `LANEFS_FILLS` as
-/// many seeds.
+/// Returns pages of these bytes.
+fn content(pages: &[u8]) -> Vec<u8> {
+    pages.iter().flat_map(|n| [*n; 4096]).collect()
+}
+
+/// Returns how many seeds are tried: `LANEFS_FILLS` says it (docs/TESTING.md).
+fn seeds(usual: u64) -> u64 {
+    std::env::var("LANEFS_FILLS").map_or(usual, |n| n.parse().unwrap())
+}
+
+/// Volumes of a few MiB were refused an fsync for ever when they were half full: nothing that had
+/// been made since the last fold could be cleaned, and the store's own checkpoints, which write it
+/// again each time, took what is kept back for the fold.
+#[test]
+fn an_fsync_is_not_refused_what_was_accepted_on_volumes_of_any_size() {
+    let (threads, order, strict) = (1, Order::Ordered, true);
+    for seed in 0..seeds(1) {
+        for mib in [2, 4, 6, 7, 10, 12, 16] {
+            for (mille, background) in [(500, false), (800, true), (900, false), (950, true)] {
+                Overwriting { mib, mille, threads, order, background, strict, seed }.run();
+            }
+        }
+    }
+}
+
+/// Of four threads one seals while another finds no space.
 #[test]
 fn no_thread_is_refused_what_was_accepted_on_a_small_volume() {
-    let seeds = std::env::var("LANEFS_FILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
-    for seed in 0..seeds {
-        write_over_by_threads(8, 500, Order::Relaxed, seed);
-        for (mib, mille) in [(3, 900), (8, 500), (8, 900), (16, 960)] {
-            write_over_by_threads(mib, mille, Order::Ordered, seed);
+    let (threads, background, strict) = (4, true, false);
+    let relaxed = (8, 500, Order::Relaxed);
+    let ordered = [(3, 900), (8, 500), (8, 900), (16, 960)].map(|(mib, mille)| (mib, mille, Order::Ordered));
+    for seed in 0..seeds(3) {
+        for (mib, mille, order) in ordered.into_iter().chain([relaxed]) {
+            Overwriting { mib, mille, threads, order, background, strict, seed }.run();
         }
     }
 }
