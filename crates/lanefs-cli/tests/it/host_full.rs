@@ -19,6 +19,39 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Bytes of each small file.
 const SMALL: usize = 40_000;
 
+/// Makes the image `host/v.lane` in a directory, on an ext4 in a file, which is mounted at `host`.
+pub fn make_host(work: &Path) {
+    let (disk, host) = (work.join("disk"), work.join("host"));
+    std::fs::create_dir(&host).unwrap();
+    File::create(&disk).unwrap().set_len(96 << 20).unwrap();
+    run_command(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&disk)).ok();
+    run_command(Command::new("mount").args(["-o", "loop"]).arg(&disk).arg(&host)).ok();
+    lanefs_in(work, &["mkfs", "--size", "256M", "host/v.lane"]).ok();
+}
+
+/// Takes all space of a host that is left.
+pub fn fill(host: &Path) {
+    let mut n = 0;
+    for len in [16 << 20, 1 << 20, 64 << 10, 4 << 10] {
+        loop {
+            n += 1;
+            let file = File::create(host.join(format!("filler{n}"))).unwrap();
+            let flags = rustix::fs::FallocateFlags::empty();
+            if rustix::fs::fallocate(&file, flags, 0, len).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+pub fn remove_fillers(host: &Path) {
+    for entry in std::fs::read_dir(host).unwrap().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(b"filler") {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+}
+
 /// A volume on an ext4 in a file, mounted; nothing of it outlives the test.
 struct OnSmallHost {
     work: TempDir,
@@ -31,13 +64,8 @@ impl OnSmallHost {
     fn new() -> OnSmallHost {
         let work = tempfile::tempdir().expect("tempdir");
         let it = OnSmallHost { work, server: None, connection: 0 };
-        std::fs::create_dir(it.host()).unwrap();
         std::fs::create_dir(it.path("mnt")).unwrap();
-        let disk = it.path("disk");
-        File::create(&disk).unwrap().set_len(96 << 20).unwrap();
-        run_command(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&disk)).ok();
-        run_command(Command::new("mount").args(["-o", "loop"]).arg(&disk).arg(it.host())).ok();
-        lanefs_in(it.work.path(), &["mkfs", "--size", "256M", "host/v.lane"]).ok();
+        make_host(it.work.path());
         it
     }
 
@@ -77,25 +105,11 @@ impl OnSmallHost {
 
     /// Takes all space of the host that is left.
     fn fill(&self) {
-        let mut n = 0;
-        for len in [16 << 20, 1 << 20, 64 << 10, 4 << 10] {
-            loop {
-                n += 1;
-                let file = File::create(self.host().join(format!("filler{n}"))).unwrap();
-                let flags = rustix::fs::FallocateFlags::empty();
-                if rustix::fs::fallocate(&file, flags, 0, len).is_err() {
-                    break;
-                }
-            }
-        }
+        fill(&self.host());
     }
 
     fn remove_fillers(&self) {
-        for entry in std::fs::read_dir(self.host()).unwrap().flatten() {
-            if entry.file_name().as_encoded_bytes().starts_with(b"filler") {
-                std::fs::remove_file(entry.path()).unwrap();
-            }
-        }
+        remove_fillers(&self.host());
     }
 
     /// Runs a command on the mount, which may not take for ever.

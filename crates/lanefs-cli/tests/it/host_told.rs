@@ -1,9 +1,8 @@
 //! Commands and programs that wait for space on the host of an image say so, and when they go on.
 
 use crate::common::*;
+use crate::host_full::{fill, make_host, remove_fillers};
 use crate::run::library;
-use rustix::fs::{FallocateFlags, fallocate};
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -20,19 +19,8 @@ impl FullHost {
             return None;
         }
         let it = FullHost(tempfile::tempdir().unwrap());
-        std::fs::create_dir(it.path("host")).unwrap();
-        File::create(it.path("disk")).unwrap().set_len(96 << 20).unwrap();
-        run_command(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(it.path("disk"))).ok();
-        run_command(Command::new("mount").args(["-o", "loop"]).arg(it.path("disk")).arg(it.path("host")))
-            .ok();
-        lanefs_in(it.0.path(), &["mkfs", "--size", "256M", "host/v.lane"]).ok();
-        let filler = File::create(it.path("host/filler")).unwrap();
-        let mut len = 0;
-        for more in [16 << 20, 1 << 20, 64 << 10, 4 << 10] {
-            while fallocate(&filler, FallocateFlags::empty(), len, more).is_ok() {
-                len += more;
-            }
-        }
+        make_host(it.0.path());
+        fill(&it.path("host"));
         Some(it)
     }
 
@@ -61,7 +49,7 @@ impl FullHost {
             && first.contains("Free ");
         assert!(told, "{first}");
         assert_eq!(child.try_wait().unwrap(), None, "it waits");
-        std::fs::remove_file(self.path("host/filler")).unwrap();
+        remove_fillers(&self.path("host"));
         let rest: Vec<String> = says.lines().map(Result::unwrap).collect();
         assert!(child.wait().unwrap().success(), "{rest:?}");
         rest.join("\n")
