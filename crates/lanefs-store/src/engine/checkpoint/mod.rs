@@ -88,12 +88,12 @@ struct Built {
     carried: bool,
 }
 
-/// The kinds of checkpoints that fold.
+/// Where what a checkpoint folds ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Seal {
     /// The epoch ends behind the position: all that was done before it is folded.
     Behind,
-    /// The epoch had ended before: what lies between is carried over (4).
+    /// The epoch had ended before, or nothing is folded: what lies between is carried over (4).
     Before,
     /// Nobody looks behind the position (6).
     Last,
