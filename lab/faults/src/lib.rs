@@ -49,6 +49,8 @@ pub enum Fault {
     NoEpochFilter,
     /// Segments are free at once when their last block dies (O13).
     EarlyReuse,
+    /// A segment of the log is free behind a checkpoint, though data lies in it beside its batches.
+    DataInLogFreed,
     /// A log whose open segments another has taken over goes on writing to them.
     HeadsShared,
     /// Recovery writes its checkpoint into segments of the log that it has just read.
@@ -115,7 +117,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 42] = [
+    pub const ALL: [Fault; 43] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -128,6 +130,7 @@ impl Fault {
         Fault::EpochWithGap,
         Fault::NoEpochFilter,
         Fault::EarlyReuse,
+        Fault::DataInLogFreed,
         Fault::HeadsShared,
         Fault::LogReused,
         Fault::CarriesNothing,

@@ -10,6 +10,9 @@ use crate::log::section::Flight;
 use lanefs_format::{Block, BlockRef};
 use std::sync::Arc;
 
+/// Writes that are put in the order of their places, so that neighbours follow each other.
+const FEW: usize = 32;
+
 /// A transaction or an epoch, or both, with its places, to be written: steps C and D are left.
 #[must_use = "what was begun has to be written"]
 pub(crate) struct Begun<'s> {
@@ -37,11 +40,15 @@ impl Begun<'_> {
         debug_assert!(placed.iter().chain(&shares).all(|p| !p.places.is_empty()), "a message lies nowhere");
         debug_assert!(writes.iter().all(|(r, _)| !r.is_none()), "a page lies nowhere");
         let (blocks, runs) = log.encode_all(placed.iter().chain(&shares));
-        let reqs: Vec<Write<'_>> = writes
+        let mut reqs: Vec<Write<'_>> = writes
             .iter()
             .map(|(r, b)| Write { addr: r.addr, data: &b.0 })
             .chain(runs.iter().map(|r| r.of(&blocks)))
             .collect();
+        if reqs.len() <= FEW {
+            // What lies beside each other is one request in this order (`beside`).
+            reqs.sort_unstable_by_key(|w| w.addr.0);
+        }
         let written = log.io.write(&reqs);
         drop(reqs);
         log.keep_blocks(blocks);

@@ -1,6 +1,7 @@
 //! Gathering the figures of a report: see [`crate::report`].
 
 use crate::engine::Engine;
+use crate::log::mlog::MlogFigures;
 use crate::report::{
     CheckpointsReport, CleanerReport, DevicesReport, MlogReport, SegmentsReport, SpaceReport, StoreReport,
     WrittenReport,
@@ -22,7 +23,8 @@ impl Engine {
         let census = log.segments.census();
         let pressure = self.pressure_of(census.pending);
         let mlogs: Vec<_> = log.mlogs.iter().map(|m| (m.device, m.figures(&log.segments))).collect();
-        debug_assert!(mlogs.iter().all(|m| m.1.written.log >= m.1.appended), "a part of all: {mlogs:?}");
+        let all = |m: &MlogFigures| m.written.data + m.written.log;
+        debug_assert!(mlogs.iter().all(|m| all(&m.1) >= m.1.appended), "a part of all: {mlogs:?}");
         let (asked, issued) = log.io.flushes();
         StoreReport {
             space: SpaceReport {

@@ -38,6 +38,7 @@ use crate::inodes::cache::{CachedInode, InodeEntry, Logged};
 use crate::log::heat::{ByLife, Runs, addresses};
 use crate::log::message::Pending;
 use crate::log::message::Placed;
+use crate::log::mlog::Mlog;
 use crate::tree::inode_state::{InodeState, MapDelta, padded, tail_of};
 use crate::tree::radix::Wanted;
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
@@ -141,7 +142,8 @@ impl Engine {
         let mut placed = Vec::new();
         let mut no_space = None;
         let shares = epoch.map_or(Ok(Vec::new()), |p| self.place_epoch(p, mlog.id))?;
-        match self.change_inodes(lane, &mut tx.inodes, &mut guards, &mut writes) {
+        let beside = Some(mlog).filter(|_| tx.durable && !self.log.one_log.is_in_force());
+        match self.change_inodes(lane, beside, &mut tx.inodes, &mut guards, &mut writes) {
             // The epoch has its places: it goes without the transaction, of which nothing was done.
             Err(e) if !shares.is_empty() => no_space = Some(e),
             other => other?,
@@ -217,11 +219,13 @@ impl Engine {
     }
 
     /// Does part B for the inodes: addresses, maps, attributes. Takes the pages out of the updates.
-    /// Without space it fails before it changes anything; behind that nothing fails, since all
-    /// nodes are in memory and what cannot be taken was refused before (4).
+    /// `beside`: the mlog that takes the batch, in front of which few pages go. Without space it
+    /// fails before it changes anything; behind that nothing fails, since all nodes are in memory
+    /// and what cannot be taken was refused before (4).
     fn change_inodes(
         &self,
         lane: usize,
+        beside: Option<&Mlog>,
         updates: &mut [InodeUpdate],
         guards: &mut [MutexGuard<'_, InodeEntry>],
         writes: &mut Vec<(BlockRef, Box<Block>)>,
@@ -237,7 +241,10 @@ impl Engine {
         let mlog = self.log.mlog_of_blocks(lane as u64);
         // Relaxed: the reader section orders it against the checkpoint that changes it.
         let checkpoint = self.log.checkpoint_number.load(Ordering::Relaxed);
-        mlog.alloc_data(&self.log.segments, wanted, checkpoint, self.in_checkpoint(), &mut runs)?;
+        let (t, urgent) = (&self.log.segments, self.in_checkpoint());
+        if !beside.is_some_and(|mlog| mlog.alloc_beside(t, wanted, checkpoint, &mut runs)) {
+            mlog.alloc_data(t, wanted, checkpoint, urgent, &mut runs)?;
+        }
         let mut addrs = runs.each_ref().map(addresses);
         let mut owners = Vec::with_capacity(blocks);
         let (mut freed, mut promised, mut own) = (0u64, 0u64, 0u64);
@@ -306,7 +313,7 @@ impl Engine {
         debug_assert_eq!(writes.len(), owners.len(), "an owner for each page");
         debug_assert!(r.is_err() || writes.len() == blocks, "{} of {blocks} blocks are used", writes.len());
         debug_assert!(r.is_err() || updates.iter().all(|u| u.pages.is_empty()), "a page was left behind");
-        mlog.note_owners(owners);
+        beside.unwrap_or(mlog).note_owners(owners);
         self.log.space.account_write(lane, promised, writes.len() as u64 + own, freed);
         guards.iter_mut().for_each(|g| g.charge_unwritten(&self.log.space, lane));
         // It cannot be, and pages would be missing that somebody may call durable.

@@ -1,10 +1,10 @@
 //! An mlog: one of the independent append logs, with its heads and its chain of node segments.
 //!
-//! The *node head* takes batches only. Its segments form a chain: the first block of each
-//! (the *link*) names the segment that follows, which is chosen when the segment is opened. Data
-//! and checkpoint blocks go to the other heads, by how soon they are expected to die
-//! (`data_heads`): a segment whose blocks die together is free by itself, and of any other the
-//! cleaner has to move what lives.
+//! The *node head* takes batches, and the few pages of an fsync in front of them (`beside`). Its
+//! segments form a chain: the first block of each (the *link*) names the segment that follows,
+//! which is chosen when the segment is opened. Other data and checkpoint blocks go to the other
+//! heads, by how soon they are expected to die (`data_heads`): a segment whose blocks die together
+//! is free by itself, and of any other the cleaner has to move what lives.
 //!
 //! 1. The mutex covers bump allocation and nothing else; no I/O, no waiting inside. Callers are
 //!    inside a reader section of the store's RPS, so a position recorded by the writer divides
@@ -45,18 +45,20 @@ pub(super) struct Head {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct NodeHead {
-    seg: SegId,
-    next: u32,
+pub(super) struct NodeHead {
+    pub seg: SegId,
+    pub next: u32,
     seq: u64,
     successor: SegId,
     successor_seq: u64,
     /// The link of `seg` has not been handed to a writer yet.
     link_due: bool,
+    /// There is data in `seg`: it has a summary to come.
+    pub has_data: bool,
 }
 
 pub(super) struct Heads {
-    node: Option<NodeHead>,
+    pub(super) node: Option<NodeHead>,
     pub open: [Option<Head>; HEADS],
     /// Segments that heads of other mlogs had begun, by the number of the head that fills them
     /// (`one_log`, 4).
@@ -70,7 +72,7 @@ pub(super) struct Heads {
     /// Owners of data blocks given out since the last checkpoint.
     owners: Vec<(BlockAddr, DataOwner)>,
     /// What was written here up to the last checkpoint, for reports.
-    written: Written,
+    pub(super) written: Written,
     /// Groups that are durable (or about to be) and not folded, in the order in which they came.
     pending: Vec<Kept>,
     /// The place of the last batch.
@@ -100,7 +102,7 @@ pub(crate) struct Written {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MlogFigures {
     pub written: Written,
-    /// Blocks of batches since the last checkpoint.
+    /// Blocks of batches and of data beside them since the last checkpoint.
     pub appended: u64,
     /// Segments of the chain that recovery would read.
     pub chain: usize,
@@ -217,9 +219,10 @@ pub(crate) struct Mlog {
     /// under the mutex of the heads, by whoever goes on to another segment and by checkpoints.
     /// Relaxed: who reads it has allocated under that mutex, and so sees the bits it needs.
     chain_devices: AtomicU64,
-    /// Blocks appended to the node head since the last checkpoint. Written under that mutex;
+    /// Blocks appended to the node head since the last checkpoint, those of data beside the batches
+    /// among them: recovery reads them. Written under that mutex;
     /// Relaxed, since it is a figure for reports and for the decision to make a checkpoint.
-    appended: AtomicU64,
+    pub(super) appended: AtomicU64,
     /// Parts of blocks ([`parts_of_inode`]) that inodes take which are made by groups that are
     /// durable in this mlog and not folded. Written with every batch and fold; Relaxed, since it is
     /// an estimate.
@@ -285,7 +288,8 @@ impl Mlog {
         let successor = self.claim(t, State::Chain, Heat::Node as u8).ok_or(StoreError::NoSpace)?;
         // Relaxed: uniqueness is all that is asked.
         let seq = next_seq.fetch_add(2, Ordering::Relaxed);
-        h.node = Some(NodeHead { seg, next: 1, seq, successor, successor_seq: seq + 1, link_due: true });
+        let (successor_seq, link_due, has_data) = (seq + 1, true, false);
+        h.node = Some(NodeHead { seg, next: 1, seq, successor, successor_seq, link_due, has_data });
         self.chain_devices.store(1 << t.geometry.device(seg), Ordering::Relaxed);
         h.check_invariants(t);
         Ok(())
@@ -392,13 +396,14 @@ impl Mlog {
                     // Relaxed: uniqueness, and growth along the chain by the mutex.
                     successor_seq: next_seq.fetch_add(1, Ordering::Relaxed),
                     link_due: true,
+                    has_data: false,
                 };
                 self.chain_devices.fetch_or(1 << t.geometry.device(node.seg), Ordering::Relaxed);
             }
             let link = node.link_due.then(|| {
                 let mut links = self.links.lock();
                 debug_assert!(!links.contains(&node.seq), "two write the link of segment {}", node.seq);
-                h.written.log += 1;
+                h.written.log = h.written.log.wrapping_add(1);
                 links.push(node.seq);
                 drop(links);
                 // Relaxed: who waits for this link has seen its place, by the mutex of the heads.
@@ -547,7 +552,7 @@ impl Mlog {
         MlogFigures {
             written: Written {
                 data: h.written.data.wrapping_add(h.owners.len() as u64),
-                log: h.written.log + appended,
+                log: h.written.log.wrapping_add(appended),
             },
             appended,
             chain: h.chain.len() + usize::from(h.node.is_some()),
@@ -649,7 +654,7 @@ impl Mlog {
         self.chain_devices.store(mask, Ordering::Relaxed);
         let passed = appended.min(self.appended());
         self.appended.fetch_sub(passed, Ordering::Relaxed);
-        h.written.log += passed;
+        h.written.log = h.written.log.wrapping_add(passed);
         debug_assert!(
             h.node.is_none_or(|n| !freed.contains(&n.seg) && !freed.contains(&n.successor)),
             "the log is being written to {freed:?}"

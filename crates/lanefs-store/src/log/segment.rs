@@ -12,7 +12,9 @@
 //!    neither mark, and was last touched (allocated in, or named by a batch) before that
 //!    checkpoint's position P. So neither the tree of a slot nor a batch that recovery may read
 //!    refers to a free segment (O13).
-//! 4. Node-head segments never have marks; they are freed when P has moved past them.
+//! 4. A segment of a chain has marks only where data lies beside its batches (`beside`). When P has
+//!    moved past it, it is freed if 3 holds for it, and is full if not
+//!    ([`SegmentTable::leave_chain`]).
 //! 5. A table grows at its end only: segments keep their numbers, and what is there is not moved.
 //!    So nobody waits for it, and who sees the larger count finds the new segments.
 //! 6. In a volume that keeps two copies of its tree (see `copies`) some segments are *paired*: they
@@ -686,6 +688,26 @@ impl SegmentTable {
         // Release, with the Acquire in `info`: it was touched before.
         self.meta(seg).state.store(State::Full as u8, Release);
         self.note(seg);
+    }
+
+    /// Notes that recovery starts behind a segment of a chain, now that `checkpoint` is durable.
+    /// Returns whether it may be released; else it is full, as a head leaves one (4).
+    pub fn leave_chain(&self, seg: SegId, checkpoint: u64) -> bool {
+        let i = self.info(seg);
+        debug_assert_eq!(i.state, State::Chain, "segment {seg} is in no chain");
+        debug_assert!(checkpoint > 0, "the first checkpoint has number 1");
+        if i.live == 0 && i.tree == 0 && i.touched < checkpoint {
+            return true;
+        }
+        // Release, as in `close`.
+        self.meta(seg).state.store(State::Full as u8, Release);
+        self.note(seg);
+        false
+    }
+
+    /// Counts a segment of a chain as one that was claimed for data: it gets its first.
+    pub fn count_claimed(&self) {
+        self.counts.claimed.fetch_add(1, Relaxed);
     }
 
     /// Returns the segments that the durable checkpoint `checkpoint` allows to be released (3).

@@ -243,6 +243,9 @@ fn what_needs_no_new_segment_is_not_refused_where_fewer_are_free_than_kept_back(
         s.submit(Transaction { durable: true, groups, inodes, ..Transaction::default() })
     };
     fsync(file(e + 1, 20), 0).unwrap();
+    // Opens a segment for data, where an fsync's goes that finds few free.
+    s.submit(Transaction { inodes: vec![update(20, 4, vec![(2, page(1))])], ..Transaction::default() })
+        .unwrap();
     s.engine.log.segments.set_reserved_segments(2 * s.engine.log.segments.len());
     let before = (s.engine.log.checkpoint_number.load(Ordering::SeqCst), s.engine.log.segments.free_count());
     fsync(Vec::new(), 1).unwrap();

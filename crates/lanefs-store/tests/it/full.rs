@@ -228,13 +228,26 @@ fn many_unfolded_inodes_are_carried_over() {
 
 #[test]
 fn overwriting_goes_on_through_crash_after_crash() {
-    let d = fresh(4 << 20);
+    crash_after_crash(4 << 20, 80);
+}
+
+/// Where half of what the chains hold is data, until there is too little space for that.
+#[test]
+fn overwriting_beside_the_batches_goes_on_through_crash_after_crash() {
+    for percent in [50, 80, 95] {
+        crash_after_crash(8 << 20, percent);
+    }
+}
+
+/// Fills a volume to `percent`, page by page, and writes as much over, with a crash each time.
+fn crash_after_crash(bytes: u64, percent: u64) {
+    let d = fresh(bytes);
     let (s, _) = open(&d);
     let e = s.info().last_epoch;
     let g = group(e + 1, 1, &[new_file(50), set(b"f", 50, 0)]);
     s.commit_epoch(e + 1, vec![(0, g.clone())]).unwrap();
     fold(&s, e + 1, vec![g]);
-    let n = s.space().total * 4 / 5;
+    let n = s.space().total * percent / 100;
     drop(s);
     let mut x = 7u64;
     for round in 0..12u64 {

@@ -49,6 +49,13 @@ const OVERWRITE: &[&str] = &["creat /a 300000; sync; ckpt; trunc /a 0; creat /b 
      write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
      write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b"];
 
+/// Files whose pages lie beside the batches of their fsyncs; the checkpoint passes these. Then all
+/// segments are claimed by turns.
+const OVERWRITE_PIECES: &[&str] = &["creat /z 3000000; creat /a 8192; fsync /a; creat /b 8192; fsync /b; \
+     creat /c 8192; fsync /c; creat /d 8192; fsync /d; creat /e 8192; fsync /e; ckpt; \
+     write /z 0 3000000; sync; ckpt; write /z 0 3000000; sync; ckpt; write /z 0 3000000; sync; ckpt; \
+     write /a 0 100; fsync /a"];
+
 /// A volume of two logs that becomes full, so that one takes the blocks of both, and has space
 /// again: then each goes on where it was. What was written meanwhile must not be written over.
 const FULL_AND_AGAIN: &[&str] = &["creat /a 60000; creat /b 60000; fsync /b; creat /c 5900000; ckpt; \
@@ -147,6 +154,8 @@ fn look_for(fault: Library) -> Look {
     }
     match fault {
         C::EarlyReuse => (l.scripts, l.config.blocks) = (OVERWRITE, 384),
+        // On a small one no data lies beside a batch.
+        C::DataInLogFreed => (l.scripts, l.config.blocks, l.config.setup) = (OVERWRITE_PIECES, 2048, 20),
         // Only what is there when the volume has space again. (A large file is made in many steps.)
         C::HeadsShared => (l.scripts, l.config.blocks, l.config.setup) = (FULL_AND_AGAIN, 2048, 30),
         C::CarriesNothing => (l.scripts, l.config.blocks) = (CARRY, 384),

@@ -83,6 +83,12 @@ if before == n && $PLANTED && m.tree.load(Relaxed) > 0 && self.info(seg).state =
 if bucket_of(before, size) != bucket_of(before - n, size) {",
     },
     Edit {
+        fault: Fault::DataInLogFreed,
+        file: LOG_SEGMENT,
+        from: "if i.live == 0 && i.tree == 0 && i.touched < checkpoint {",
+        to: "if $PLANTED || i.live == 0 && i.tree == 0 && i.touched < checkpoint {",
+    },
+    Edit {
         fault: Fault::HeadsShared,
         file: LOG_DATA_HEADS,
         from: "Some((slot, head.take()?))",

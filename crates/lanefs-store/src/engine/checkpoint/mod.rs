@@ -367,7 +367,9 @@ impl Checkpoints<'_> {
         let mut free = self.log.segments.dead(number);
         for ((l, p), a) in self.log.mlogs.iter().zip(&m.slot.positions).zip(appended) {
             l.prune_groups(|g| groups_above(g, folded));
-            free.append(&mut l.checkpoint_done(&self.log.segments, p, *a));
+            let mut left = l.checkpoint_done(&self.log.segments, p, *a);
+            left.retain(|seg| self.log.segments.leave_chain(*seg, number));
+            free.append(&mut left);
         }
         self.unfolded.reserve_space(self.log);
         for seg in free {
