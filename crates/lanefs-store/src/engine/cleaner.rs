@@ -14,6 +14,12 @@
 //!    durable.
 //! 5. So each round takes segments before any comes back. It ends while the checkpoint behind it
 //!    still has space for the nodes that what was moved changes, beside all others that changed.
+//! 6. A round empties as many segments at once as there are logs, with a thread and a cold head
+//!    each: what lives in one is read by one submission, and moved while others are. What has to be
+//!    noted for the checkpoint, nodes that are to be written anew, is noted by one thread, behind
+//!    that. Where there is space for one victim only, or one is wanted, it is emptied alone. A
+//!    block lies in one segment and is moved under its owner's lock, so nothing of this needs an
+//!    order.
 
 use crate::api::CleanReport;
 use crate::engine::maintenance::Maintenance;
@@ -23,13 +29,14 @@ use crate::log::Log;
 use crate::log::heat::{Heat, addresses};
 use crate::log::io::Write;
 use crate::log::segment::{SegId, SegInfo};
+use crate::parallel;
 use crate::tree::block_io::{BlockSource, Owner};
 use lanefs_format::checksum;
 use lanefs_format::header::{self, BlockKind};
 use lanefs_format::pack;
 use lanefs_format::summary::DataOwner;
 use lanefs_format::table_node::TableEntry;
-use lanefs_format::{Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
+use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
 use std::sync::atomic::Ordering;
 
 /// A data block of the victim, still in use when it was looked at.
@@ -40,9 +47,18 @@ pub(crate) struct Move {
     bucket: bool,
 }
 
-/// A live block of the victim.
+/// What became of the data of a victim, and what else lives there.
+struct Moved {
+    moved: u64,
+    /// Blocks that stay where they are.
+    bad: u64,
+    /// Other blocks, with the owner of data that the summary names, and their content if it is
+    /// that of a node.
+    others: Vec<(DataOwner, BlockAddr, Option<Box<Block>>)>,
+}
+
+/// A live block of the victim that is no data.
 enum Live {
-    Data(BlockRef, Box<Block>),
     Bucket(Move),
     /// A node that the next checkpoint writes anew.
     Marked,
@@ -101,18 +117,20 @@ impl Cleaner<'_> {
             if tried.is_empty() {
                 self.log.let_go_of_slack(); // Else a victim might be written to meanwhile (1).
             }
-            let fit =
-                |seg, i: &SegInfo| i.touched < m.durable && !tried.contains(&seg) && !m.stuck.contains(&seg);
-            let Some(victim) = self.log.segments.take_victim(!foreground, fit) else { return Ok(report) };
-            debug_assert!(!tried.contains(&victim), "segment {victim} was emptied in this round");
-            tried.push(victim);
-            let (moved, marked) = self.empty_segment(m, victim)?;
-            spent += (moved + marked) * self.log.metadata_copies();
-            let emptied = u64::from(!m.stuck.contains(&victim));
-            for r in [&mut report, &mut m.cleaned] {
-                r.moved += moved;
-                r.marked += marked;
-                r.segments += emptied;
+            let wanted = target + spent.div_ceil(u64::from(size)) - (ready + gained);
+            let victims = self.take_victims(m, wanted, foreground, &report, (space / 2, spent), tried);
+            if victims.is_empty() {
+                return Ok(report);
+            }
+            for (seg, emptied) in self.empty_segments(m, &victims) {
+                let (moved, marked) = emptied?;
+                spent += (moved + marked) * self.log.metadata_copies();
+                let emptied = u64::from(!m.stuck.contains(&seg));
+                for r in [&mut report, &mut m.cleaned] {
+                    r.moved += moved;
+                    r.marked += marked;
+                    r.segments += emptied;
+                }
             }
             let done = &self.log.io.maintained;
             done.emptied.store(m.cleaned.segments, Ordering::Relaxed);
@@ -120,6 +138,40 @@ impl Cleaner<'_> {
             done.nodes_marked.store(m.cleaned.marked, Ordering::Relaxed);
             debug_assert!(report.segments <= tried.len() as u64, "{} segments of {tried:?}", report.segments);
         }
+    }
+
+    /// Takes a victim, and others to be emptied at the same time: no more than are wanted, than
+    /// there are threads, and than there is space for, whatever lives in them (5).
+    fn take_victims(
+        &self,
+        m: &Maintenance,
+        wanted: u64,
+        foreground: bool,
+        report: &CleanReport,
+        (most, spent): (u64, u64),
+        tried: &mut Vec<SegId>,
+    ) -> Vec<SegId> {
+        let at_once = wanted.min(self.log.threads() as u64) as usize;
+        debug_assert!(wanted > 0, "there are enough");
+        let size = u64::from(self.log.segments.geometry.segment_blocks);
+        let (mut victims, mut lives) = (Vec::with_capacity(at_once), 0u64);
+        while victims.len() < at_once.max(1) {
+            let with_them = CleanReport { moved: report.moved + lives, ..*report };
+            if !victims.is_empty()
+                && (spent + lives * self.log.metadata_copies() + size > most
+                    || self.cleaned_enough(m, &with_them))
+            {
+                break;
+            }
+            let fit =
+                |seg, i: &SegInfo| i.touched < m.durable && !tried.contains(&seg) && !m.stuck.contains(&seg);
+            let Some(victim) = self.log.segments.take_victim(!foreground, fit) else { break };
+            debug_assert!(!tried.contains(&victim), "segment {victim} was emptied in this round");
+            lives += u64::from(self.log.segments.info(victim).live);
+            tried.push(victim);
+            victims.push(victim);
+        }
+        victims
     }
 
     /// Returns whether the next checkpoint needs the segments that are free, about: for each inode
@@ -136,24 +188,72 @@ impl Cleaner<'_> {
         self.log.free_segment_blocks() < 2 * self.log.metadata_copies() * changed + owed + folds
     }
 
-    /// Moves or marks every live block of a segment; returns how many of each.
-    fn empty_segment(&self, m: &mut Maintenance, seg: SegId) -> Result<(u64, u64)> {
+    /// Moves or marks every live block of some segments; returns how many of each, for each. Their
+    /// data is moved by a thread each, to a log each (6); nodes are marked by this one.
+    fn empty_segments(&self, m: &mut Maintenance, segments: &[SegId]) -> Vec<(SegId, Result<(u64, u64)>)> {
+        let work: Vec<_> = segments
+            .iter()
+            .zip(u64::from(segments[0])..)
+            .map(|(&seg, log)| (seg, m.usage.owners(&self.log.segments, seg, &self.log.io), log))
+            .collect();
+        let moved = parallel::map(work, |(seg, owners, log)| (seg, self.move_data_of(seg, owners, log)));
+        debug_assert_eq!(moved.len(), segments.len(), "a result for each segment");
+        let rest =
+            |(seg, moved): (SegId, Result<Moved>)| (seg, moved.and_then(|d| self.mark_rest(m, seg, d)));
+        moved.into_iter().map(rest).collect()
+    }
+
+    /// Moves the data of a segment to a log, and reads what else lives there.
+    fn move_data_of(&self, seg: SegId, owners: Vec<DataOwner>, log: u64) -> Result<Moved> {
         let g = &self.log.segments.geometry;
-        let owners = m.usage.owners(&self.log.segments, seg, &self.log.io);
         debug_assert_eq!(owners.len(), g.segment_blocks as usize, "an owner for each block");
-        let mut moves = Vec::new();
-        let (mut marked, mut lost, mut bad) = (0, 0, 0);
-        let mut buckets = Vec::new();
-        for i in self.log.segments.live_blocks(seg) {
-            let addr = g.addr(seg, i);
-            let owner = owners[i as usize];
-            if i >= g.half() && self.log.segments.is_paired(seg) {
-                continue; // A copy: it goes with its block.
+        let is_paired = self.log.segments.is_paired(seg);
+        // A copy goes with its block.
+        let live = self.log.segments.live_blocks(seg).into_iter().filter(|i| !is_paired || *i < g.half());
+        let live: Vec<u32> = live.collect();
+        let addrs = live.iter().map(|i| g.addr(seg, *i));
+        let mut blocks = vec![Block([0; BLOCK_SIZE]); live.len()];
+        // All of them in one submission; what that cannot read is read one by one.
+        let read = self.log.io.read_scattered(addrs, &mut blocks, "the cleaner's read");
+        let block = |n: usize| read.is_ok().then(|| &blocks[n]);
+        let (mut moves, mut others, mut bad) = (Vec::new(), Vec::new(), 0);
+        for (n, &i) in live.iter().enumerate() {
+            let (addr, owner) = (g.addr(seg, i), owners[i as usize]);
+            let at = if owner.ino.is_none() { Ok(None) } else { self.mapped_at(owner, addr) };
+            let data = at.and_then(|at| at.map(|from| Ok((from, self.data_at(from, block(n))?))).transpose());
+            match data {
+                Ok(Some((from, block))) => moves.push(Move { owner, from, block, bucket: false }),
+                Ok(None) => {
+                    let sound = block(n).filter(|b| header::verify_sealed(b, addr).is_some());
+                    others.push((owner, addr, sound.map(|b| Box::new(b.clone()))));
+                }
+                Err(e) => {
+                    self.keep_in_place(seg, addr, e)?;
+                    bad += 1;
+                }
             }
-            match self.look_at(m, owner, addr) {
-                Ok(Live::Data(from, block)) => moves.push(Move { owner, from, block, bucket: false }),
-                Ok(Live::Bucket(mv)) if g.copies == 2 => buckets.push(mv),
-                Ok(Live::Bucket(mv)) => moves.push(mv),
+        }
+        drop(blocks);
+        let (moved, left) = self.move_data(seg, moves, Heat::Cold, log)?;
+        Ok(Moved { moved, bad: bad + left, others })
+    }
+
+    /// Returns the block of a reference: `block` if it is that, or read by itself.
+    fn data_at(&self, from: BlockRef, block: Option<&Block>) -> Result<Box<Block>> {
+        match block.filter(|b| checksum::matches(from, &b.0)) {
+            Some(b) => Ok(Box::new(b.clone())),
+            None => self.log.io.read_once(from, "file data"),
+        }
+    }
+
+    /// Does the rest of a segment whose data was moved: marks nodes, moves buckets. Returns how
+    /// many blocks were moved in all, and how many marked.
+    fn mark_rest(&self, m: &mut Maintenance, seg: SegId, data: Moved) -> Result<(u64, u64)> {
+        let Moved { moved, mut bad, others } = data;
+        let (mut marked, mut lost, mut buckets) = (0, 0, Vec::new());
+        for (owner, addr, block) in others {
+            match self.look_at(m, owner, addr, block) {
+                Ok(Live::Bucket(mv)) => buckets.push(mv),
                 Ok(Live::Marked) => marked += 1,
                 Ok(Live::Nobodys) => lost += u64::from(self.log.segments.is_live(addr)),
                 Err(e) => {
@@ -162,27 +262,30 @@ impl Cleaner<'_> {
                 }
             }
         }
-        let (mut moved, left) = self.move_data(seg, moves, Heat::Cold)?;
+        // Those that need a copy lie apart from data.
+        let copies = self.log.segments.geometry.copies;
+        let head = if copies == 2 { Heat::Bucket } else { Heat::Cold };
+        let (more, left) = self.move_data(seg, buckets, head, seg.into())?;
         bad += left;
-        // These need a copy, and lie apart from data.
-        let (more, left) = self.move_data(seg, buckets, Heat::Bucket)?;
-        (moved, bad) = (moved + more, bad + left);
         if lost > 0 {
             tracing::warn!("segment {seg}: {lost} blocks in use by an owner that cannot be found");
         }
         if lost + bad > 0 {
             m.stuck.insert(seg);
         }
-        Ok((moved, marked))
+        Ok((moved + more, marked))
     }
 
-    /// Returns what a live block of the victim is.
-    fn look_at(&self, m: &mut Maintenance, owner: DataOwner, addr: BlockAddr) -> Result<Live> {
-        let at = if owner.ino.is_none() { None } else { self.mapped_at(owner, addr)? };
-        if let Some(from) = at {
-            return Ok(Live::Data(from, self.log.io.read(from, "file data")?));
-        }
-        let block = self.node_at(addr)?;
+    /// Returns what a live block of the victim is that was no data of `owner`. `block`: its
+    /// content, if that is sound.
+    fn look_at(
+        &self,
+        m: &mut Maintenance,
+        owner: DataOwner,
+        addr: BlockAddr,
+        block: Option<Box<Block>>,
+    ) -> Result<Live> {
+        let block = block.map_or_else(|| self.node_at(addr), Ok)?;
         Ok(match self.mark_node(m, addr, block)? {
             Some(None) => Live::Marked,
             Some(Some(bucket)) => Live::Bucket(bucket),
@@ -305,9 +408,15 @@ impl Cleaner<'_> {
         Ok(true)
     }
 
-    /// Copies data to a head, the cold one but for buckets that have copies, then points the maps
-    /// there. Returns how many moved, and how many had to stay.
-    pub(crate) fn move_data(&self, seg: SegId, mut moves: Vec<Move>, head: Heat) -> Result<(u64, u64)> {
+    /// Copies data to a head of the log for `n`, the cold one but for buckets that have copies,
+    /// then points the maps there. Returns how many moved, and how many had to stay.
+    pub(crate) fn move_data(
+        &self,
+        seg: SegId,
+        mut moves: Vec<Move>,
+        head: Heat,
+        n: u64,
+    ) -> Result<(u64, u64)> {
         if moves.is_empty() {
             return Ok((0, 0));
         }
@@ -319,7 +428,7 @@ impl Cleaner<'_> {
         // Relaxed: only the holder of the maintenance lock changes it.
         let checkpoint = self.log.checkpoint_number.load(Ordering::Relaxed);
         let mut runs = Vec::new();
-        let mlog = self.log.mlog_of_blocks(moves[0].owner.ino.chunk());
+        let mlog = self.log.mlog_of_blocks(n);
         mlog.alloc(&self.log.segments, head, moves.len() as u32, checkpoint, true, &mut runs)?;
         let to: Vec<BlockRef> = addresses(&runs)
             .zip(&mut moves)

@@ -88,7 +88,7 @@ impl Cleaner<'_> {
             if let Some(Some(bucket)) = self.mark_node(m, r.addr, good)?
                 && let Some((seg, _)) = self.log.segments.geometry.locate(r.addr)
             {
-                self.move_data(seg, vec![bucket], Heat::Bucket)?;
+                self.move_data(seg, vec![bucket], Heat::Bucket, seg.into())?;
             }
         }
         Ok(Some(Healed { ino, what: kind.name(), at: bad, why: why.without_advice() }))

@@ -82,6 +82,13 @@ pub(crate) struct Log {
 }
 
 impl Log {
+    /// Returns how many threads large work behind the lanes is worth: no more than there are logs
+    /// to write to. A volume that is opened to start none has one.
+    pub fn threads(&self) -> usize {
+        let most = if self.threads == 0 { crate::parallel::processors() } else { self.threads };
+        most.min(self.mlogs.len()).max(1)
+    }
+
     /// Makes the log of a volume. It is used with fewer mlogs than it was made for if it is small.
     pub fn new(
         devices: Vec<Arc<dyn Device>>,

@@ -1,6 +1,7 @@
 //! Tests that look into the store while it works.
 
 mod beside_tests;
+mod clean_tests;
 mod fault_tests;
 mod host_tests;
 mod life_tests;

@@ -52,11 +52,9 @@ pub(crate) struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    /// Returns how many threads a large fold is worth: no more than there are logs to write to. A
-    /// volume that is opened to start none has one.
+    /// Returns how many threads a large fold is worth.
     pub(crate) fn threads(&self) -> usize {
-        let most = if self.log.threads == 0 { parallel::processors() } else { self.log.threads };
-        most.min(self.log.mlogs.len()).max(1)
+        self.log.threads()
     }
 
     /// Folds what is planned. An error may leave the fold half done in memory, with links not
