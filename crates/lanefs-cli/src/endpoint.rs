@@ -164,12 +164,28 @@ impl ImageEndpoint {
         }
     }
     fn about<T>(&self, path: &Path, result: lanefs::Result<T>) -> Result<T, Failure> {
-        result.about(self.show(path))
+        match result {
+            Err(e) if is_host_full(self.fs.volume(), &e) => Err(host_full(self.show(path))),
+            result => result.about(self.show(path)),
+        }
     }
+}
+
+/// Returns whether a call failed because the file system that holds an image is full.
+fn is_host_full(volume: &Volume, e: &lanefs::Error) -> bool {
+    e.errno() == libc::ENOSPC && volume.waits_for_host()
+}
+
+/// Makes the failure of a call for which the host of an image has no space.
+fn host_full(shown: impl std::fmt::Display) -> Failure {
+    Failure::new(format_args!(
+        "{shown}: no space left: the file system that holds the image is full, not the volume; make space there, or remove files of the volume"
+    ))
 }
 
 /// An open file of an image.
 struct ImageFile {
+    volume: Volume,
     file: lanefs::File,
     name: String,
     /// Bytes that were free in the volume when the file was opened.
@@ -188,6 +204,7 @@ impl Content for ImageFile {
     }
     fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
         match self.file.write_all_at(data, offset) {
+            Err(e) if is_host_full(&self.volume, &e) => Err(host_full(&self.name)),
             Err(e) if e.errno() == libc::ENOSPC => Err(Failure::new(format_args!(
                 "{}: no space left: {} were free when its copy began; remove files, or make a larger volume",
                 self.name,
@@ -242,7 +259,7 @@ impl Endpoint for ImageEndpoint {
         let options = OpenOptions { flags: libc::O_RDONLY, mode: 0 };
         let file = self.about(path, self.fs.open(path, &options))?;
         let free = self.about(path, self.fs.statfs())?.free * lanefs_format::BLOCK_SIZE as u64;
-        Ok(Box::new(ImageFile { file, name: self.show(path), free }))
+        Ok(Box::new(ImageFile { volume: self.fs.volume().clone(), file, name: self.show(path), free }))
     }
     fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Content>, Failure> {
         self.refuse_link(path)?;
@@ -250,7 +267,7 @@ impl Endpoint for ImageEndpoint {
             OpenOptions { flags: libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC, mode: mode & 0o777 };
         let file = self.about(path, self.fs.open(path, &options))?;
         let free = self.about(path, self.fs.statfs())?.free * lanefs_format::BLOCK_SIZE as u64;
-        Ok(Box::new(ImageFile { file, name: self.show(path), free }))
+        Ok(Box::new(ImageFile { volume: self.fs.volume().clone(), file, name: self.show(path), free }))
     }
     fn mkdir(&self, path: &Path, mode: u32) -> Result<(), Failure> {
         self.refuse_link(path)?;

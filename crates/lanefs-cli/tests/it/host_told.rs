@@ -73,6 +73,30 @@ fn a_command_that_waits_for_the_host_says_so() {
     assert_eq!(lanefs_in(host.0.path(), &["fsck", "host/v.lane"]).ok().code, 0);
 }
 
+/// It said that the volume was to be made larger.
+#[test]
+fn a_copy_for_which_the_host_has_no_space_says_what_to_do() {
+    let Some(host) = FullHost::new() else { return };
+    std::fs::write(host.path("source"), vec![7; 64 << 20]).unwrap();
+    let mut child = Command::new("timeout")
+        .args(["-s", "KILL", "60", LANEFS, "cp", "source", "host/v.lane:/f"])
+        .current_dir(host.0.path())
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut says = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    says.read_line(&mut said).unwrap();
+    // It is refused at once, and writes before it ends what was accepted.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    remove_fillers(&host.path("host"));
+    says.lines().map(Result::unwrap).for_each(|line| said.push_str(&line));
+    assert!(!child.wait().unwrap().success());
+    assert!(said.contains("make space there, or remove files") && !said.contains("larger volume"), "{said}");
+    assert_eq!(lanefs_in(host.0.path(), &["fsck", "host/v.lane"]).ok().code, 0);
+}
+
 /// So did a program that the library is preloaded into.
 #[test]
 fn a_program_that_waits_for_the_host_says_so() {
