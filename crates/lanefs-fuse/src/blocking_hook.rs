@@ -2,6 +2,7 @@
 //! next request.
 
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
 /// The kinds of waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,6 +12,10 @@ pub(crate) enum Wait {
     /// For requests that the kernel will send: it ends only if others serve these.
     Requests,
 }
+
+/// How long a request waits for space on the file system that holds an image (SEMANTICS E7): the
+/// kernel holds the caller's locks meanwhile, for which others wait who would make some.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 type Hook = Box<dyn Fn(Wait)>;
 
@@ -26,6 +31,7 @@ pub(crate) fn set(hook: impl Fn(Wait) + 'static) {
     debug_assert!(!WAITED.get(), "it waited before anybody could hear of it");
     HOOK.set(Some(Box::new(hook)));
     lanefs::on_wait(Some(about_to_wait));
+    lanefs::set_patience(Some(PATIENCE));
 }
 
 /// Announces that this thread is about to wait for the device. Only the first wait of a request

@@ -37,6 +37,10 @@ pub enum StoreError {
     /// No space is left: ENOSPC.
     #[error("no space left on the volume; delete files, or make a larger volume")]
     NoSpace,
+    /// The file system that holds an image has no space, and who waited for it may wait no longer:
+    /// ENOSPC. Nothing is lost; the same call succeeds when there is space.
+    #[error("{0}")]
+    HostFull(String),
     /// A device error put the volume in read-only mode, or it was opened so: EROFS.
     #[error("the volume went read-only after: {why}; unmount it, run `lanefs fsck`, and mount it again")]
     ReadOnly { why: String },
@@ -119,7 +123,7 @@ impl StoreError {
             StoreError::NotOpened { errno, .. } | StoreError::NoImage { errno, .. } => *errno,
             StoreError::NotAVolume { .. } => libc::EINVAL,
             StoreError::InUse { .. } => libc::EBUSY,
-            StoreError::NoSpace => libc::ENOSPC,
+            StoreError::NoSpace | StoreError::HostFull(_) => libc::ENOSPC,
             StoreError::ReadOnly { .. } => libc::EROFS,
             StoreError::Invalid(_) => libc::EINVAL,
         }

@@ -10,6 +10,7 @@ use crate::engine::commit::{EpochWrite, EpochWritten};
 use crate::error::{Result, StoreError};
 use crate::fsck::audit::{Audit, audit};
 use crate::fsck::scrub::{Scrub, ScrubCursor, ScrubStep};
+use crate::log::admission::Admitted;
 use crate::log::space::parts_of_inode;
 use crate::recovery;
 use crate::report::StoreReport;
@@ -17,6 +18,7 @@ use lanefs_format::{Attrs, Ino};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// An open volume's log-structured store.
 pub struct Store {
@@ -156,18 +158,42 @@ impl Store {
     #[cold]
     pub fn look_for_host_space(&self) -> bool {
         debug_assert!(!self.engine.log.read_only || !self.is_host_short(), "nothing is written");
+        self.engine.log.io.look_at_hosts();
         self.engine.log.io.look_now_and_then()
     }
 
-    /// Waits until no host is short, for whoever has much to write and holds no lock. The seal of a
-    /// checkpoint, which gives the host its space, does not wait.
+    /// Asks whether so many pages may be written now, for whoever is about to capture them. They,
+    /// or the first of them, count as under way as long as the answer lives. `None`: a host has
+    /// little space left; the caller lets go of its locks, and waits ([`Store::wait_for_host`]).
+    /// `in_seal`: a seal waits for all of these, and uses some of what is kept for such a time.
+    #[inline]
+    pub fn admit(&self, pages: u64, in_seal: bool) -> Option<Admitted<'_>> {
+        self.engine.log.io.admit(pages, in_seal)
+    }
+
+    /// Returns whether what [`Store::admit`] is asked for is counted: few pages are admitted at a
+    /// time then. Else it lets everything through.
+    #[inline]
+    pub fn counts_admissions(&self) -> bool {
+        self.engine.log.io.counts_admissions()
+    }
+
+    /// Returns whether a checkpoint finds the space that it needs in what is kept of a host that is
+    /// short. `ends`: blocks of inodes that ended and are not folded.
+    pub fn fits_reserve(&self, ends: u64) -> bool {
+        self.engine.fits_reserve(ends)
+    }
+
+    /// Waits until no host is short, for whoever has much to write and holds no lock; until that
+    /// moment at most, if there is one. The seal of a checkpoint, which gives the host its space,
+    /// does not wait.
     ///
     /// # Errors
-    /// The store was stopped meanwhile.
+    /// ENOSPC: the moment has come. The store was stopped meanwhile.
     #[inline]
-    pub fn wait_for_host(&self) -> Result<()> {
+    pub fn wait_for_host(&self, until: Option<Instant>) -> Result<()> {
         if self.is_host_short() && !self.engine.in_checkpoint() {
-            self.engine.log.io.wait_for_space()
+            self.engine.log.io.wait_for_space(until)
         } else {
             Ok(())
         }

@@ -41,4 +41,4 @@ pub use rps::{Rps, RpsReadGuard, RpsWriteGuard};
 pub use seqlock::{SeqGuard, SeqWord};
 pub use signals::SignalsBlocked;
 pub use strided::StridedCounter;
-pub use waiting::{about_to_wait, on_wait};
+pub use waiting::{about_to_wait, on_wait, patience, set_patience};

@@ -5,11 +5,16 @@
 //! beforehand which call will wait. So the places that wait call [`about_to_wait`], and the
 //! thread's owner learns of it through a hook of the thread. Without a hook it costs the load of a
 //! thread-local.
+//!
+//! A caller may not want to wait for what nobody may ever do, such as making space on a full host:
+//! its thread has a bounded *patience* then ([`set_patience`]), which whoever waits so asks for.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 thread_local! {
     static HOOK: Cell<Option<fn()>> = const { Cell::new(None) };
+    static PATIENCE: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 /// Sets what this thread's waits call first; `None` for nothing. Called once per wait, possibly
@@ -25,6 +30,18 @@ pub fn about_to_wait() {
     if let Ok(Some(hook)) = HOOK.try_with(Cell::get) {
         hook();
     }
+}
+
+/// Sets how long a call of this thread waits for what others have to do before it fails; `None`, as
+/// it is at first: for ever. Returns what it was.
+pub fn set_patience(long: Option<Duration>) -> Option<Duration> {
+    PATIENCE.replace(long)
+}
+
+/// Returns how long a call of this thread waits for what others have to do.
+pub fn patience() -> Option<Duration> {
+    // A thread that is being torn down has no owner any more.
+    PATIENCE.try_with(Cell::get).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -80,6 +80,13 @@ impl Error {
         }
     }
 
+    /// Returns whether the file system that holds an image is full, not the volume, and the call
+    /// was not to wait for that ([`crate::set_patience`]). Nothing is lost; the same call succeeds
+    /// when there is space.
+    pub fn is_of_full_host(&self) -> bool {
+        matches!(self, Error::Store(StoreError::HostFull(_)))
+    }
+
     /// Returns the errno of an error of `std::io` that the library or the system made; `None` for
     /// one that has none.
     pub fn errno_of(e: &std::io::Error) -> Option<i32> {

@@ -614,8 +614,9 @@ impl File {
     /// # Errors
     /// - EIO: a write or a flush failed, now or before, and what was to be durable may not be. It
     ///   stays readable until the volume is closed.
-    /// - ENOSPC: the file system under an image is full; or the volume is, and the log has no space
-    ///   for attributes of so many inodes at once.
+    /// - ENOSPC: the file system under an image is full, and the thread has no patience
+    ///   ([`crate::set_patience`]); or the volume is, and the log has no space for attributes of so
+    ///   many inodes at once.
     pub fn sync_all(&self) -> Result<()> {
         self.sync(false)
     }

@@ -100,7 +100,7 @@ pub use lanefs_store::{
     CleanReport, Grown, OpenReport, ScrubCursor, ScrubDamage, ScrubStep, StoreError, VolumeInfo,
 };
 pub use lanefs_sync::clock::Clock;
-pub use lanefs_sync::on_wait;
+pub use lanefs_sync::{on_wait, set_patience};
 pub use metadata::{Metadata, Permissions};
 pub use options::{MountOptions, Order};
 pub use report::Report;

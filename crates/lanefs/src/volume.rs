@@ -4,7 +4,7 @@ use crate::core::{Budget, Core, Journal, memory, space};
 use crate::error::{Error, Result};
 use crate::memfs::MemFs;
 use crate::opened::{self, Opened};
-use crate::persist::{Persist, background, checkpoint, fold, free, service, writeback};
+use crate::persist::{Persist, background, checkpoint, fold, free, host, service, writeback};
 use crate::report::{self, Report};
 use crate::stat::StatFs;
 use crate::{CreateOptions, Cred, Fs, MountOptions};
@@ -257,7 +257,7 @@ impl Volume {
     pub fn checkpoint(&self) -> Result<()> {
         let persist = &self.0.persist;
         persist.check_alive()?;
-        persist.promised(checkpoint::checkpoint(persist).map(drop))
+        persist.promised(host::when_there_is_space(persist, || checkpoint::checkpoint(persist)).map(drop))
     }
 
     /// Gives the devices back what is free: holes are punched into images, and solid state disks

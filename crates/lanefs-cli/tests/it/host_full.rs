@@ -312,6 +312,66 @@ fn a_server_that_is_killed_while_it_waits_loses_nothing_that_was_synced() {
     lanefs_in(m.work.path(), &["fsck", "host/v.lane"]).ok();
 }
 
+/// The fsync waited for ever, with the kernel's lock of the file. Whoever removed it waited for
+/// that with the directory's, and whoever wanted names for him.
+#[test]
+fn what_stands_beside_a_waiting_fsync_is_removed_and_listed() {
+    let mut m = OnSmallHost::new();
+    m.mount();
+    m.write_synced("large", &vec![5; 24 << 20]);
+    let waits = File::create(m.path("mnt/waits")).unwrap();
+    (&waits).write_all(&vec![6; 24 << 20]).unwrap();
+    std::fs::write(m.path("mnt/other"), vec![7; 24 << 20]).unwrap();
+    m.fill();
+    let fsync = std::thread::spawn(move || waits.sync_all());
+    until("it waits", || m.is_waiting());
+    let (out, cut) = (m.run("ls mnt"), m.run("truncate -s 1M mnt/other && cat mnt/other | wc -c"));
+    assert!(out.ok().out.contains("waits") && cut.ok().out.trim() == "1048576");
+    m.run("rm mnt/waits && ls mnt").ok();
+    let error = {
+        until("the fsync ends", || fsync.is_finished());
+        fsync.join().unwrap().err().map(|e| e.raw_os_error())
+    };
+    assert!(error.is_none_or(|e| e == Some(libc::ENOSPC)), "{error:?}");
+    m.run("rm mnt/large").ok();
+    until("it goes on", || !m.is_waiting());
+    m.run("dd if=/dev/zero of=mnt/after bs=1M count=2 conv=fsync && sync mnt/other").ok();
+    m.kill();
+    m.remove_fillers();
+    m.mount();
+    assert_eq!(std::fs::metadata(m.path("mnt/after")).unwrap().len(), 2 << 20);
+    assert!(std::fs::read(m.path("mnt/other")).unwrap() == vec![7; 1 << 20]);
+    assert!(!m.path("mnt/waits").exists() && !m.path("mnt/large").exists());
+    m.umount();
+    lanefs_in(m.work.path(), &["fsck", "host/v.lane"]).ok();
+}
+
+/// It waited for ever.
+#[test]
+fn an_fsync_of_a_mount_is_told_that_the_host_is_full_and_succeeds_later() {
+    let mut m = OnSmallHost::new();
+    m.mount();
+    let mut f = File::create(m.path("mnt/f")).unwrap();
+    f.write_all(&vec![6; 24 << 20]).unwrap();
+    m.fill();
+    let f = Arc::new(f);
+    let (one, dir) = (f.clone(), File::open(m.path("mnt")).unwrap());
+    let fsync = std::thread::spawn(move || (one.sync_all(), dir.sync_all()));
+    until("the fsyncs end", || fsync.is_finished());
+    let (file, dir) = fsync.join().unwrap();
+    assert_eq!(file.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(dir.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    m.remove_fillers();
+    until("it goes on", || !m.is_waiting());
+    f.sync_all().unwrap();
+    f.sync_all().unwrap();
+    m.kill();
+    m.mount();
+    assert!(std::fs::read(m.path("mnt/f")).unwrap() == vec![6; 24 << 20]);
+    m.umount();
+    lanefs_in(m.work.path(), &["fsck", "host/v.lane"]).ok();
+}
+
 /// A volume that cannot be closed says why, and can be given up.
 #[test]
 fn an_unmount_waits_and_says_so_until_it_is_given_up() {

@@ -280,7 +280,7 @@ pub(super) fn fsync(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let (file, how) = (adaptor.file(req.ino, a.u64()?, libc::O_RDONLY)?, a.u32()?);
     about_to_wait();
     let synced = if how & FSYNC_FDATASYNC != 0 { file.sync_data() } else { file.sync_all() };
-    match adaptor.stateless {
+    match adaptor.stateless && !synced.as_ref().is_err_and(lanefs::Error::is_of_full_host) {
         true => adaptor.sync_errors.tell(req.ino, req.pid, synced.map_err(Errno::from)),
         false => Ok(synced?),
     }

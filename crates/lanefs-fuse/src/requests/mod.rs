@@ -51,7 +51,11 @@ fn sync(adaptor: &Adaptor) -> Wire<()> {
 fn destroy(adaptor: &Adaptor) -> Wire<()> {
     about_to_wait();
     if adaptor.guest {
-        return Ok(adaptor.volume.sync()?);
+        // It waits, however long that takes: what it has written it has no more.
+        let patience = lanefs::set_patience(None);
+        let synced = adaptor.volume.sync();
+        lanefs::set_patience(patience);
+        return Ok(synced?);
     }
     adaptor.closing.close(&adaptor.volume);
     Ok(())

@@ -10,22 +10,27 @@
 //!    bounded pace ([`PAUSE`]), until it is answered or the store is stopped
 //!    (`Io::write_when_there_is_space` of the log). Nobody who waits for it has been told of a
 //!    success, nobody is told of a failure, and a batch that lies behind it is not acknowledged
-//!    before it. It holds no lock that a reader takes.
+//!    before it. It holds no lock that a reader takes, but those of the file that is written back:
+//!    so it is the exception. Whoever is about to write users' data asks before it begins, and
+//!    waits without a lock (`log::admission`).
 //! 2. All requests of the submission are repeated, one after the other: a write to the same place
 //!    with the same bytes does nothing that the first did not.
-//! 3. From the first refusal on the host counts as *short* ([`HostSpace::is_short`]). While it is,
-//!    no space of the volume is promised to anybody (`Store::reserve`), so callers get ENOSPC
-//!    where they could still be told of it, and no transaction with much data begins
-//!    (`Engine::wait_for_host`). What frees space goes on: removing, truncating, epoch commits,
-//!    checkpoints.
+//! 3. When little is left, and from the first refusal on at the latest, the host counts as *short*
+//!    ([`HostSpace::is_short`]). While it is, no space of the volume is promised to anybody
+//!    (`Store::reserve`), so callers get ENOSPC where they could still be told of it, and no
+//!    transaction with data begins (`log::admission`). What frees space goes on: removing,
+//!    truncating, epoch commits, checkpoints. A checkpoint that would need more than is kept is not
+//!    made unasked (`Engine::fits_reserve`).
 //! 4. These write, too. So that they can, some free segments of a sparse medium are kept *backed*:
 //!    blocks of the host lie below them (see `log::reserve`). They are what is written to while
 //!    the host is short; and if a request is refused all the same, which is bound to the place that
-//!    it has, one of them is given back to the host by a hole punch, and the request repeated.
+//!    it has, one of them is given back to the host by a hole punch, and the request repeated: for
+//!    one request at a time, since a segment does for many.
 //! 5. A checkpoint that ends while the host is short, or nearly so, gives back all free segments
 //!    but these. So files that are deleted in the volume free space of the host.
-//! 6. The host is no longer short when all requests were answered, the reserve is whole again, and
-//!    the host gave one segment more. Then callers get space again. No remount is needed.
+//! 6. The host is no longer short when all requests were answered, the reserve is whole again, the
+//!    host gave one segment more, and has as much left as admission wants for a round. Then callers
+//!    get space again. No remount is needed.
 //! 7. A *flush* that fails for want of space is an error like others, and stops the volume: after
 //!    it the kernel may have forgotten which pages it was to write. Local file systems take the
 //!    block when the page is written, so they do not answer so; NFS may.
@@ -111,6 +116,13 @@ impl HostSpace {
     pub fn refused(&self, device: &dyn Device, wants: u64) -> Waiting<'_> {
         // Relaxed, here and below: see the fields.
         self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.found_short(device, wants);
+        Waiting(&self.waiting)
+    }
+
+    /// Takes note that the host of a device has so little left that it would refuse a write soon
+    /// (3).
+    pub fn found_short(&self, device: &dyn Device, wants: u64) {
         let mut refusal = self.refusal.lock();
         if refusal.since.is_none() {
             refusal.since = Some(Instant::now());
@@ -122,7 +134,6 @@ impl HostSpace {
         }
         self.short.store(true, Ordering::Relaxed);
         debug_assert!(refusal.since.is_some(), "a host is short, and nobody knows since when");
-        Waiting(&self.waiting)
     }
 
     /// Returns whether a host has refused a write and has no space again (3).

@@ -5,7 +5,11 @@ use crate::api::Pressure;
 use crate::engine::Engine;
 use crate::error::{Result, StoreError};
 use crate::log::mlog::Mlog;
+use lanefs_format::summary::SUMMARY_SPAN;
 use std::sync::atomic::Ordering;
+
+/// Blocks of a checkpoint that is tried with any reserve.
+const SMALL: u64 = 32;
 
 /// What somebody found no space for.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +62,20 @@ impl Engine {
             clean_to,
             urgent: free <= kept || self.metadata_pressure(),
         }
+    }
+
+    /// Returns whether what a checkpoint writes finds space in the reserve of a host that is short:
+    /// else it would wait for the host in the middle, and the removals behind it as well. `ends`:
+    /// blocks of inodes whose end it folds, of which it writes nothing. An estimate.
+    pub fn fits_reserve(&self, ends: u64) -> bool {
+        let t = &self.log.segments;
+        let summaries: u64 = self.log.mlogs.iter().map(|l| l.summaries_to_write(t)).sum();
+        let span = u64::from(t.geometry.segment_blocks).min(SUMMARY_SPAN as u64);
+        let inodes = self.inodes.cache.dirty() as u64 * self.log.metadata_copies();
+        debug_assert!(span > 0, "a segment without a block");
+        // Each kind of block claims a segment of its own.
+        let blocks = self.log.io.reserve_blocks() / 2;
+        summaries.saturating_sub(ends / span) + inodes <= blocks.max(SMALL)
     }
 
     /// Returns whether so many inodes are dirty that a checkpoint may outgrow what is kept back for

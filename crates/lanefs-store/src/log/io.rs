@@ -4,10 +4,11 @@
 //! The sticky error: the first write or flush of the log that fails makes the store read-only for
 //! good. What the device did with the failed write is unknown, and a later success would prove
 //! nothing about it. But a write that the host of a sparse image refuses for want of space is
-//! repeated until it is answered: see `device::host`.
+//! repeated until it is answered: see `device::host`, and `admission` for how that is avoided.
 
 use crate::device::{Device, FlushGate, HostSpace, PAUSE, ReadReq, WriteReq, longer};
 use crate::error::{Result, StoreError};
+use crate::log::account::Admission;
 use crate::log::segment::SegmentTable;
 use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
@@ -154,6 +155,8 @@ pub(crate) struct Io {
     pub(super) segments: Option<Arc<SegmentTable>>,
     /// What is known of the hosts of sparse devices.
     pub host: HostSpace,
+    /// What is under way to them where they have little space.
+    pub(super) admission: Admission,
     /// A request that a host refuses is waited for. Stored once, when the volume is open. Relaxed:
     /// who opened it hands it to others.
     waits: AtomicBool,
@@ -195,6 +198,7 @@ impl Io {
             read_only,
             segments: None,
             host: HostSpace::default(),
+            admission: Admission::default(),
             waits: AtomicBool::new(false),
             looked: Mutex::new(None),
             twins: None,
@@ -426,6 +430,7 @@ impl Io {
         let waiting = waits.then(|| {
             let waiting = self.host.refused(d, self.wanted());
             self.set_short(true);
+            self.count_admissions();
             waiting
         });
         let mut pause = *PAUSE.start();
@@ -437,8 +442,16 @@ impl Io {
                 }
                 // What is stopped is not waited for.
                 self.check()?;
-                if self.give_back(device) {
-                    continue;
+                {
+                    // One at a time: what is given back for one may do for the next.
+                    let _one = self.admission.giving.lock();
+                    match d.write(std::slice::from_ref(r)) {
+                        Err(e) if e.is_of_full_host() => {}
+                        done => break done?,
+                    }
+                    if self.give_back(device) {
+                        continue;
+                    }
                 }
                 if waiting.is_none() {
                     return Err(refused);

@@ -32,7 +32,7 @@ use lanefs_format::BlockAddr;
 use lanefs_format::batch::ChainLink;
 use lanefs_format::record;
 use lanefs_format::slot::Position;
-use lanefs_format::summary::DataOwner;
+use lanefs_format::summary::{DataOwner, SUMMARY_SPAN};
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -528,6 +528,19 @@ impl Mlog {
         debug_assert!(h.owners.len() >= before, "owners are only added");
         // What is counted off now is counted when the owners are taken: the sum is right then.
         h.written.data = h.written.data.wrapping_sub((h.owners.len() - before) as u64);
+    }
+
+    /// Returns how many blocks of summaries the next checkpoint writes for these, about.
+    pub fn summaries_to_write(&self, t: &SegmentTable) -> u64 {
+        let h = self.heads.lock();
+        let (mut count, mut last) = (0, None);
+        for (addr, _) in h.owners.iter().filter(|o| t.is_live(o.0)) {
+            let part = t.geometry.locate(*addr).map(|(seg, i)| (seg, i as usize / SUMMARY_SPAN));
+            count += u64::from(part != last);
+            last = part;
+        }
+        debug_assert!(count <= h.owners.len() as u64, "{count} blocks for fewer owners");
+        count
     }
 
     /// Takes the owners noted so far.

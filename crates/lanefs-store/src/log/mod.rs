@@ -1,5 +1,7 @@
 //! The places of blocks: segments, the mlogs that fill them, the way to the devices, and space.
 
+pub(crate) mod account;
+pub(crate) mod admission;
 pub(crate) mod beside;
 pub(crate) mod buckets;
 pub(crate) mod census;

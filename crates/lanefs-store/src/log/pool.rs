@@ -107,6 +107,13 @@ impl Pool {
         self.kept.saturating_sub(self.stale.len())
     }
 
+    /// Returns how many have blocks of the host below them, as far as is known, and how many of
+    /// these are to be kept.
+    pub fn backed(&self) -> (usize, usize) {
+        debug_assert!(self.stale.len() <= self.len(), "more have old content than are free");
+        (self.stale.len(), self.kept)
+    }
+
     /// Takes one without content, to be backed.
     pub fn take_to_back(&mut self) -> Option<SegId> {
         self.pop_clean()

@@ -8,11 +8,11 @@
 //!    request that is refused has its place already, so one of them, or what an earlier mount
 //!    left, is discarded for it, which gives the host as much as many requests want
 //!    ([`Io::give_back`]).
-//! 3. The host is short until they are whole again and it has given one segment more
-//!    ([`Io::look_for_space`]).
+//! 3. The host is short until they are whole again, it has given one segment more, and there is
+//!    enough for what is admitted then ([`Io::look_for_space`], `admission`).
 
 use crate::device::{PAUSE, io_error, longer};
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::log::discard::DISCARDS;
 use crate::log::geometry::SegId;
 use crate::log::io::Io;
@@ -23,6 +23,8 @@ use std::time::Instant;
 
 /// So many segments are the space on the host below which a checkpoint gives back what it freed.
 const LOW: u64 = 64;
+/// The most segments that a round writes.
+const ROUND: u64 = 2;
 
 /// Returns how many segments are kept of a volume with so many, on each sparse device.
 fn kept(usable: u32) -> usize {
@@ -42,6 +44,13 @@ impl SegmentTable {
     fn missing(&self, device: usize) -> usize {
         debug_assert!(device < self.devices(), "device {device} has no pool");
         self.pools[device].lock().missing()
+    }
+
+    /// Returns how many of a device's free segments are backed, and how many of them are to be
+    /// kept.
+    fn backed(&self, device: usize) -> (usize, usize) {
+        debug_assert!(device < self.devices(), "device {device} has no pool");
+        self.pools[device].lock().backed()
     }
 
     /// Takes a segment without content out of a device's pool, to be backed; `put_backed` returns
@@ -77,14 +86,58 @@ impl Io {
     }
 
     /// Returns the bytes of a segment.
-    fn segment_bytes(&self) -> u64 {
+    pub(super) fn segment_bytes(&self) -> u64 {
         self.segments.as_ref().map_or(0, |t| u64::from(t.geometry.segment_blocks) << BLOCK_SHIFT)
     }
 
     /// Returns the bytes that the hosts have to give before the volume goes on.
     pub(super) fn wanted(&self) -> u64 {
         let usable = self.segments.as_ref().map_or(0, |t| t.geometry.usable());
-        (kept(usable) as u64 + 1) * self.segment_bytes()
+        (kept(usable) as u64 + 1) * self.segment_bytes() + self.margin() + self.round()
+    }
+
+    /// Returns the bytes that a host has to have left beside what is admitted (`admission`, 3).
+    pub(super) fn margin(&self) -> u64 {
+        let usable = self.segments.as_ref().map_or(0, |t| t.geometry.usable());
+        kept(usable) as u64 * self.segment_bytes()
+    }
+
+    /// Returns the most bytes of a round.
+    pub(super) fn round(&self) -> u64 {
+        debug_assert!(!self.read_only, "nothing is written");
+        ROUND * self.segment_bytes()
+    }
+
+    /// Returns the bytes that may be under way to a host without plenty (`admission`, 5).
+    pub(super) fn share(&self) -> u64 {
+        debug_assert!(!self.read_only, "nothing is written");
+        self.margin() / 4
+    }
+
+    /// Returns whether a volume is open that is written, and a host is under a device of it.
+    pub(super) fn is_on_host(&self) -> bool {
+        debug_assert!(!self.devices().is_empty(), "a volume lies on a device");
+        self.table().is_some() && self.devices().iter().any(|d| d.host().is_some())
+    }
+
+    /// Returns the bytes of free segments of a device that have blocks of the host below them
+    /// beside those that are kept.
+    pub(super) fn surplus(&self, device: usize) -> u64 {
+        let Some(table) = self.table() else { return 0 };
+        let (backed, kept) = table.backed(device);
+        debug_assert!(backed <= table.len() as usize, "{backed} segments are backed");
+        backed.saturating_sub(kept) as u64 * self.segment_bytes()
+    }
+
+    /// Returns the bytes of the reserve that may be used for what a seal waits for (`admission`,
+    /// 4): what is there beside the half that removals need.
+    pub(super) fn reserve_for_seals(&self) -> u64 {
+        debug_assert!(!self.read_only, "nothing is written");
+        let Some(table) = self.table() else { return 0 };
+        let hosts = (0..self.devices().len()).filter(|&d| self.devices()[d].host().is_some());
+        let least =
+            hosts.map(|d| table.backed(d)).map(|(backed, kept)| backed.saturating_sub(kept.div_ceil(2)));
+        least.min().unwrap_or(0) as u64 * self.segment_bytes()
     }
 
     /// Begins to keep segments (1), of those that are free now; and has requests be waited for
@@ -99,6 +152,7 @@ impl Io {
         }
         // Where that fails it is tried again after each checkpoint.
         let _ = self.fill_reserve();
+        self.look_at_hosts();
         self.begin_to_wait();
     }
 
@@ -136,6 +190,16 @@ impl Io {
                 if e.is_of_full_host() { Err(e) } else { Ok(false) }
             }
         }
+    }
+
+    /// Returns the blocks of the reserve of the device that has the fewest; of what is on no host
+    /// any number.
+    pub fn reserve_blocks(&self) -> u64 {
+        debug_assert!(!self.read_only, "nothing is written");
+        let Some(table) = self.table() else { return u64::MAX };
+        let hosts = (0..self.devices().len()).filter(|&d| self.devices()[d].host().is_some());
+        let least = hosts.map(|d| table.backed(d).0).min();
+        least.map_or(u64::MAX, |n| n as u64 * u64::from(table.geometry.segment_blocks))
     }
 
     /// Fills the reserve of each device (1). An error if a host has no space for it.
@@ -188,7 +252,7 @@ impl Io {
     }
 
     /// Returns the bytes that are free on the host of a device.
-    fn free_on_host(&self, device: usize) -> Option<u64> {
+    pub(super) fn free_on_host(&self, device: usize) -> Option<u64> {
         debug_assert!(device < self.devices().len(), "there is no device {device}");
         self.devices()[device].host().and_then(|h| h.free())
     }
@@ -215,11 +279,15 @@ impl Io {
         has_space
     }
 
-    /// Waits until no host is short. An error if the store is stopped meanwhile.
-    pub fn wait_for_space(&self) -> Result<()> {
+    /// Waits until no host is short, or that moment has come: then it is an error. So it is if the
+    /// store is stopped meanwhile.
+    pub fn wait_for_space(&self, until: Option<Instant>) -> Result<()> {
         let mut pause = *PAUSE.start();
         while !self.look_now_and_then() {
             self.check()?;
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(StoreError::HostFull(self.host.message().unwrap_or_default()));
+            }
             lanefs_sync::about_to_wait();
             lanefs_sync::schedule::sleep(pause);
             pause = longer(pause);
@@ -239,10 +307,13 @@ impl Io {
         if let Some(table) = self.table() {
             for d in (0..self.devices().len()).filter(|&d| self.devices()[d].host().is_some()) {
                 // All that is free may be backed; or the host cannot allocate, and is believed.
-                if self.back_one(table, d).is_err() {
+                if self.surplus(d) == 0 && self.back_one(table, d).is_err() {
                     return false;
                 }
             }
+        }
+        if !self.can_go_on() {
+            return false;
         }
         let has_space = self.host.has_space_again();
         if has_space {

@@ -125,7 +125,7 @@ fn what_is_stopped_is_not_waited_for_and_what_was_acknowledged_is_found() {
         let waits = scope.spawn(|| fsync(&s, 21, 3, 2));
         let gate = scope.spawn(|| {
             until("the host is short", || s.is_host_short());
-            s.wait_for_host()
+            s.wait_for_host(None)
         });
         until("it waits", || s.report().devices.waiting_for_host > 0);
         s.shutdown();

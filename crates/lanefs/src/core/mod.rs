@@ -8,6 +8,7 @@
 
 pub(crate) mod backlog;
 pub(crate) mod budget;
+pub(crate) mod host;
 pub(crate) mod journal;
 pub(crate) mod memory;
 pub(crate) mod page_store;

@@ -10,7 +10,8 @@ pub(crate) const STEP: u64 = 4 << 20;
 const _: () = assert!(STEP.is_power_of_two() && STEP >= BLOCK_SIZE as u64, "steps of whole pages");
 
 /// Brings changes to the store. The caller of each of these holds no lock and no lane unless its
-/// comment allows it, and may wait for a device.
+/// comment allows it, and may wait for a device. It does not wait for the host of an image:
+/// [`HOST_PENDING`](super::host::HOST_PENDING).
 pub(crate) trait Persistence: Send + Sync {
     /// Makes what was deleted count as free, on a full volume. Returns false if there is no space
     /// even then; true also if something was given back and is gone again already: others take

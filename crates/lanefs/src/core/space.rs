@@ -27,7 +27,7 @@
 //!    is written back, and where little is free little is dirty (`memfs::data`, its pool).
 //! 7. While the host of a sparse image is short of space ([`lanefs_store::Store::is_host_short`])
 //!    nothing new is promised, however much the volume has: ENOSPC at once, without a checkpoint,
-//!    which would have to wait. What was accepted before, and what the kernel hands over that it
+//!    which might have to wait. What was accepted before, and what the kernel hands over that it
 //!    has accepted, keeps its promise or gets it (`page_store`); it is written when there is space.
 
 use super::Core;

@@ -13,6 +13,7 @@ use super::remove::{Seen, close_empty};
 use super::resolve::At;
 use super::{Op, perm, posix};
 use crate::core::Core;
+use crate::core::host::{HostWait, is_host_pending};
 use crate::core::space;
 use crate::error::Result;
 use crate::memfs::Inode;
@@ -100,6 +101,7 @@ pub(crate) fn rename(
     }
     let mut turn = 0;
     let mut flushed = None;
+    let mut wait = HostWait::default();
     // Against changes of rights that come faster than they are committed.
     let mut _held = None;
     // An answer that rests on both looks, and on no lock, is given only if both are of one
@@ -161,6 +163,8 @@ pub(crate) fn rename(
             Tried::FlushFirst => {
                 drop(_move);
                 match super::persistence(core)?.flush_before_rename(moved) {
+                    // The seal is not to come, and the next try finds none announced.
+                    Err(e) if is_host_pending(&e) => wait.pause(core)?,
                     Err(e) if e.errno() != libc::ENOSPC => return Err(e),
                     _ => flushed = Some(moved.ino),
                 }
@@ -168,7 +172,10 @@ pub(crate) fn rename(
             Tried::Commit => {
                 drop(_move);
                 _held = Some(rights::hold_rights(moved));
-                super::persistence(core)?.commit_rights(moved)?;
+                match super::persistence(core)?.commit_rights(moved) {
+                    Err(e) if is_host_pending(&e) => wait.pause(core)?,
+                    r => r?,
+                }
             }
         }
     }

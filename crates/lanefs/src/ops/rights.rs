@@ -35,6 +35,7 @@
 
 use super::Op;
 use crate::core::Core;
+use crate::core::host::{HostWait, is_host_pending};
 use crate::error::Error;
 use crate::memfs::Inode;
 use crate::memfs::inode::{DATASYNC, UNSYNCED};
@@ -91,7 +92,13 @@ pub(crate) fn wait_for_rights(core: &Core, inode: &Inode) {
     lanefs_sync::about_to_wait();
     // The handles of the file get an error; its content is not waited for any more.
     if let Some(persistence) = core.persistence() {
-        let _ = persistence.flush_renamed(inode);
+        let flushed = persistence.flush_renamed(inode);
+        if let Err(e) = flushed
+            && is_host_pending(&e)
+        {
+            // Its content is waited for.
+            let _ = HostWait::for_ever().pause(core);
+        }
     }
     while core.check_alive().is_ok() {
         for _ in 0..LOOKS {

@@ -5,7 +5,7 @@
 //! thread of its own, which writes back what is dirty of it: clean pages, not durable ones
 //! (`unsynced`). Only growth counts: pages written again and again are not written back each time,
 //! and small files not at all. The writer waits for nothing; a file whose lock somebody has is left
-//! to that one.
+//! to that one. Where the host of an image has no space the pages stay dirty, for the background.
 //!
 //! A caller that keeps the pages itself is another matter, be it a kernel that hands over hundreds
 //! of MiB of its cache, or a program that writes with O_DIRECT: there what is written again counts
@@ -14,6 +14,7 @@
 //! system has to clear before its first use.
 
 use crate::core::STEP;
+use crate::core::host::is_host_pending;
 use crate::memfs::Inode;
 use crate::persist::Persist;
 use crate::persist::capture::{For, With};
@@ -117,7 +118,8 @@ pub(super) fn start_ahead(persist: &Arc<Persist>) -> std::io::Result<()> {
 /// Takes note that a file's end has moved by a step. `wait`: the caller holds no lock and has the
 /// pages still; it waits for the file when that is far behind.
 pub(crate) fn has_grown(persist: &Persist, inode: &Inode, wait: bool) {
-    if hand_over(persist, inode.ino) > LAG && wait && persist.store.wait_for_host().is_ok() {
+    // Where a host is short, memory is what holds the caller back: see `persist::host`.
+    if hand_over(persist, inode.ino) > LAG && wait && !persist.store.is_host_short() {
         lanefs_sync::about_to_wait();
         write_back_grown(persist, inode, inode.sync_lock.lock());
     }
@@ -179,7 +181,10 @@ fn write_back_grown<'c>(persist: &Persist, inode: &'c Inode, l: MutexGuard<'c, (
     is_written(persist, inode.ino);
     let written = writeback::write_back_inode(persist, inode, l, For::Later, With::Nothing, TURN)
         .unwrap_or_else(|e| {
-            tracing::warn!("writing inode {} ahead failed: {e}", inode.ino);
+            // The background writes it when a host has space for it.
+            if !is_host_pending(&e) {
+                tracing::warn!("writing inode {} ahead failed: {e}", inode.ino);
+            }
             0
         });
     if inode.has_dirty() {

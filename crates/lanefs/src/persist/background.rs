@@ -13,6 +13,7 @@ use crate::persist::Persist;
 use crate::persist::ahead;
 use crate::persist::checkpoint;
 use crate::persist::commit;
+use crate::persist::host;
 use crate::persist::reaper;
 use crate::persist::reclaim;
 use crate::persist::worker::{self, Rounds, Worker};
@@ -201,7 +202,9 @@ fn fold_round(persist: &Persist, all: bool) -> Result<()> {
     }
     let mut worked = !is_quiet;
     let held = (over || memory::meta_is_near(persist)) && is_memory_held(persist);
-    if due || low || space::log_needs_fold(persist) || held || all {
+    // What would wait for the host in the middle would hold up the removals that come then.
+    let waits = short && !all && !persist.store.fits_reserve(persist.reaper.lock().blocks());
+    if (due || low || space::log_needs_fold(persist) || held) && !waits || all {
         fold_and_collect(persist)?;
         worked = true;
     }
@@ -234,7 +237,9 @@ fn commit_if_due(persist: &Persist, last: Instant, all: bool) -> Result<()> {
     if due {
         let is_logged = persist.journal.open_log_bytes() > 0;
         persist.background.changes.fetch_add(u64::from(is_logged), Ordering::Relaxed);
-        commit::seal_and_commit(persist)?;
+        if host::put_off(commit::seal_and_commit(persist))?.is_none() {
+            return Ok(());
+        }
         reaper::release_cancelled(persist);
         persist.journal.let_go_of_committed();
     }
@@ -276,7 +281,10 @@ fn is_memory_held(persist: &Persist) -> bool {
 fn fold_and_collect(persist: &Persist) -> Result<()> {
     // Else it writes the inodes of files that are gone, and the next one frees them.
     reaper::reap_for_checkpoint(persist)?;
-    checkpoint::checkpoint(persist)?;
+    if host::put_off(checkpoint::checkpoint(persist))?.is_none() {
+        *persist.background.last_checkpoint.lock() = Some(Instant::now());
+        return Ok(());
+    }
     persist.reclaim.lock().fruitless = false;
     // What was removed is free memory only once the collector has come to it, which nothing
     // but use turns. Twice: the collector's own lists are let go of in the first.
@@ -308,7 +316,7 @@ fn write_back_old(persist: &Persist, age: Duration) {
     if old > 0 {
         // A page budget per round keeps the thread responsive; the rest follows in the next
         // one.
-        writeback::write_back_some(persist, 64 * 1024);
+        let _ = writeback::write_back_some(persist, 64 * 1024);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::memfs::dir::Dir;
 use crate::memfs::inode::{DATASYNC, DIRTY, ENDED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{self, RIGHTS_PENDING};
 use crate::persist::Persist;
+use crate::persist::host;
 use crate::persist::piece::{self, Writing};
 use crate::persist::stream;
 use lanefs_store::{InodeUpdate, Life, Transaction};
@@ -20,6 +21,8 @@ pub(crate) enum For {
     Later,
     /// fsync or sync: all of it is durable when the writeback is done.
     Sync,
+    /// The same, and a seal waits for it, or a rename that a seal waits for (`persist::replaced`).
+    Seal,
     /// fdatasync: the content and the size are. The other attributes are left as the store has
     /// them, if it has them, and so they are not looked at: a chmod beside an fdatasync shares
     /// nothing with it. Their marks stay.
@@ -104,6 +107,16 @@ pub(crate) fn write_back_held(
     // Once over the file: what is written behind it meanwhile is not this call's task.
     let mut from = 0;
     let r = loop {
+        let most = max.saturating_sub(written).min(persist.round_pages);
+        let kind = (durable, what_for == For::Seal);
+        let admitted = match host::admit(persist, inode.data(), kind, (from, most)) {
+            Ok(admitted) => admitted,
+            Err(e) => {
+                persist.journal.dirty_inode(inode, 0);
+                break Err(e);
+            }
+        };
+        let most = most.min(admitted.pages());
         // Cleared before anything is captured: what changes from here on makes the inode dirty
         // again (O15).
         let marks = DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 };
@@ -113,7 +126,6 @@ pub(crate) fn write_back_held(
         }
         owed |= durable && was & UNSYNCED != 0;
         kept |= inode.data().is_some_and(FileData::has_gap);
-        let most = max.saturating_sub(written).min(persist.round_pages);
         let scope = (durable, data_only);
         match capture_round(persist, inode, scope, &mut under_way, was, with, (&mut from, most)) {
             Ok((pages, more)) => {

@@ -1,6 +1,6 @@
 //! Freeing space: what was removed counts as free only once a checkpoint has folded that.
 
-use super::{Persist, checkpoint, commit, reaper};
+use super::{Persist, checkpoint, commit, host, reaper};
 use crate::error::Result;
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ pub(crate) fn free_removed(persist: &Persist) -> Result<()> {
     };
     if due {
         let began = Instant::now();
-        checkpoint::checkpoint(persist)?;
+        host::put_off(checkpoint::checkpoint(persist))?;
         persist.reaper.lock().asked = Some((Instant::now(), began.elapsed()));
     }
     Ok(())

@@ -14,6 +14,8 @@
 //!    hold up all who wait for names.
 //! 4. If somebody has, the inode goes by itself meanwhile, and the caller waits for that epoch.
 //! 5. Nobody waits for an epoch with a lock of an inode.
+//! 6. Nor does anybody wait for a host that has no space with such a lock, or with a seal
+//!    announced: all that was begun is undone, and begun anew when there is space (persist::host).
 //!
 //! **Relaxed volumes.** The closure of the inode travels in its batch (persist::closure).
 //!
@@ -22,6 +24,7 @@
 use super::closure::{self, Closure};
 use super::names::Names;
 use crate::Order;
+use crate::core::host::HOST_PENDING;
 use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::data::FileData;
@@ -31,6 +34,7 @@ use crate::ops::rights;
 use crate::persist::Persist;
 use crate::persist::capture::{For, With};
 use crate::persist::commit;
+use crate::persist::host;
 use crate::persist::piece;
 use crate::persist::replaced;
 use crate::persist::writeback;
@@ -46,6 +50,11 @@ pub(crate) fn fsync(persist: &Persist, inode: &Inode, data_only: bool) -> Result
     if inode.data().is_some_and(FileData::has_gap) {
         piece::wait_for_pieces(persist, inode.ino);
     }
+    host::when_there_is_space(persist, || try_to_fsync(persist, inode, data_only))
+}
+
+/// Tries that. [`HOST_PENDING`]: it is to be done anew when a host has space.
+fn try_to_fsync(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()> {
     if persist.options.order == Order::Ordered {
         return fsync_ordered(persist, inode, data_only);
     }
@@ -85,7 +94,7 @@ fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()
     if persist.journal.committed() >= target {
         return sync_inode(persist, inode, data_only, With::Nothing);
     }
-    wait_for_host(persist, &With::Nothing)?;
+    look_at_host(persist)?;
     let names = Names::new(persist, target)?;
     if rights::rights_pending(persist, inode) {
         // They go before the inode (ops::rights).
@@ -98,15 +107,11 @@ fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()
     Ok(())
 }
 
-/// Waits while the host of an image is short, before anything is begun: what is under way then
-/// would take the space with which deletions are committed. Whoever has announced a seal goes on;
-/// others wait for it.
+/// Begins nothing while the host of an image is short: what is under way then would take the space
+/// with which deletions are committed, and an announced seal would hold up who renames.
 #[inline]
-fn wait_for_host(persist: &Persist, with: &With<'_>) -> Result<()> {
-    if persist.store.is_host_short() && !matches!(with, With::Names(_)) {
-        persist.store.wait_for_host()?;
-    }
-    Ok(())
+fn look_at_host(persist: &Persist) -> Result<()> {
+    if persist.store.is_host_short() { Err(HOST_PENDING) } else { Ok(()) }
 }
 
 /// Makes durable what is not of an inode, and names with it; if there is nothing, neither.
@@ -119,7 +124,7 @@ fn sync_inode(persist: &Persist, inode: &Inode, data_only: bool, with: With<'_>)
     if alone && inode.is_synced(wanted, data_only) {
         return Ok(persist.store.healthy()?);
     }
-    wait_for_host(persist, &with)?;
+    look_at_host(persist)?;
     let l = inode.sync_lock.lock();
     let dirty_data = inode.has_dirty();
     let changed = !data_only && inode.dir().is_some_and(Dir::has_changed);

@@ -1,11 +1,13 @@
 //! A volume on a sparse image whose host has no space left: what is new is refused, what was
 //! accepted waits, what is removed makes space, and nothing that was acknowledged is lost.
 
-use crate::{MountOptions, OpenOptions, Volume};
+use crate::persist::background;
+use crate::{File, MountOptions, OpenOptions, Volume};
 use lanefs_store::device::{Device, MemoryDevice, MemoryImage, ThinDevice};
 use lanefs_store::{FormatOptions, Store};
 use lanefs_sync::lock::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 type Thin = Arc<ThinDevice<MemoryDevice>>;
@@ -147,4 +149,235 @@ fn a_close_waits_for_the_host_and_can_be_given_up() {
         assert!(synced.iter().all(|name| fs.read(&**name).unwrap() == vec![7; 20_000]));
         assert!(give_up || fs.read("/f").unwrap() == vec![3; 8 << 20]);
     }
+}
+
+/// Does something that must not wait for the host: if it hangs the volume is stopped, and the test
+/// fails.
+fn ends<T: Send + 'static>(v: &Volume, what: &str, f: impl FnOnce() -> T + Send + 'static) -> T {
+    let (did, done) = mpsc::channel();
+    let thread = std::thread::spawn(move || did.send(f()).expect("somebody waits for it"));
+    match done.recv_timeout(Duration::from_secs(30)) {
+        Ok(result) => {
+            thread.join().unwrap();
+            result
+        }
+        Err(e) => {
+            v.shutdown();
+            panic!("{what}: {e}");
+        }
+    }
+}
+
+/// A host that has so many blocks more than the volume keeps of it.
+fn leave(thin: &Thin, blocks: u64) {
+    thin.fill();
+    thin.give(blocks);
+}
+
+fn to_write(v: &Volume, name: &str) -> Arc<File> {
+    Arc::new(v.fs().open(name, OpenOptions::new().read(true).write(true)).unwrap())
+}
+
+/// A call that waits in a thread of its own.
+fn waiting(file: &Arc<File>, call: fn(&File) -> crate::Result<()>) -> JoinHandle<crate::Result<()>> {
+    let file = file.clone();
+    std::thread::spawn(move || call(&file))
+}
+
+/// Waits for the end of a call that waited for the host.
+fn ended(v: &Volume, what: &str, call: JoinHandle<crate::Result<()>>) -> crate::Result<()> {
+    ends(v, what, move || call.join().unwrap())
+}
+
+/// A volume of which `/x` has 8 MiB that are not written, for which its host has no space, and
+/// `/victim` 8 MiB that are; and `/new` and `/old` a little.
+fn waiting_volume(background: bool) -> (Volume, Thin, Arc<File>) {
+    let (v, thin) = volume(20_000, background);
+    let fs = v.fs();
+    for name in ["/victim", "/x", "/old"] {
+        fs.write(name, vec![5; 8 << 20]).unwrap();
+    }
+    v.sync().unwrap();
+    v.checkpoint().unwrap();
+    let x = to_write(&v, "/x");
+    x.write_all_at(&[6; 8 << 20], 0).unwrap();
+    fs.write("/new", b"new").unwrap();
+    leave(&thin, 600);
+    (v, thin, x)
+}
+
+/// The fsync held the file's locks while it waited, and all of these hung.
+#[test]
+fn a_file_of_which_an_fsync_waits_is_cut_and_replaced_and_removed() {
+    for (background, call) in [(false, File::sync_all as fn(&File) -> _), (true, File::sync_data)] {
+        let (v, thin, x) = waiting_volume(background);
+        let fs = v.fs();
+        let waits = waiting(&x, call);
+        until("the host is short", || v.waits_for_host());
+        let (file, names) = (x.clone(), v.fs());
+        ends(&v, "the file is cut, and names are changed", move || {
+            file.set_len(6 << 20).unwrap();
+            file.allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, 1 << 20).unwrap();
+            file.set_len((5 << 20) + 1).unwrap();
+            file.write_all_at(&[7; 100], 2 << 20).unwrap();
+            assert_eq!(names.read("/x").unwrap()[(2 << 20) - 1..][..102], {
+                let mut bytes = [7; 102];
+                (bytes[0], bytes[101]) = (6, 6);
+                bytes
+            });
+            assert_eq!(names.read_dir("/").unwrap().count(), 4);
+            assert_eq!(names.link("/x", "/more").unwrap_err().errno(), libc::ENOSPC);
+            names.rename("/x", "/old").unwrap();
+            names.rename("/new", "/old").unwrap();
+            names.unlink("/old").unwrap();
+        });
+        // Where the background makes checkpoints what was cut may do.
+        assert!(background || !waits.is_finished() && v.waits_for_host(), "nobody has freed anything");
+        let remover = v.clone();
+        ends(&v, "what is removed is committed", move || {
+            remover.fs().unlink("/victim").unwrap();
+            (0..4).for_each(|_| background::tick(&remover.0.persist, true).unwrap());
+        });
+        ended(&v, "the fsync", waits).unwrap();
+        assert!(!v.waits_for_host() && thin.left() > 1000, "{} blocks", thin.left());
+        fs.write("/after", vec![9; 1 << 20]).unwrap();
+        to_write(&v, "/after").sync_all().unwrap();
+        let crashed = after_crash(&thin).fs();
+        assert_eq!(crashed.read("/after").unwrap(), vec![9; 1 << 20]);
+        assert!(crashed.stat("/victim").is_err() && crashed.stat("/x").is_err());
+        drop(x);
+        v.close().unwrap();
+    }
+}
+
+/// Nobody had asked for it, and it held the same locks.
+#[test]
+fn a_file_that_is_written_ahead_is_cut_and_removed() {
+    let (v, thin, x) = waiting_volume(true);
+    // The kernel of a mount hands over what it has accepted.
+    let mut at = 8 << 20;
+    while !v.waits_for_host() {
+        let writer = x.clone();
+        ends(&v, "a write", move || writer.write_back_at(&[7; 1 << 20], at).unwrap());
+        at += 1 << 20;
+        assert!(at < 40 << 20, "the host has 600 blocks, and all is written");
+    }
+    let (file, names) = (x.clone(), v.fs());
+    let size = ends(&v, "the file is cut and removed", move || {
+        assert_eq!(file.write_back_at(&[8; 1 << 20], at).unwrap(), 1 << 20);
+        file.set_len(3 << 20).unwrap();
+        file.allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, 4096).unwrap();
+        names.rename("/new", "/old").unwrap();
+        names.rename("/x", "/a").unwrap();
+        file.stat().unwrap().size
+    });
+    assert_eq!(size, 3 << 20);
+    let (file, names) = (x.clone(), v.fs());
+    ends(&v, "there is space again", move || {
+        names.unlink("/victim").unwrap();
+        file.sync_all().unwrap();
+    });
+    let mut found = after_crash(&thin).fs().read("/a").unwrap();
+    assert_eq!(found.len(), 3 << 20);
+    assert!(found.drain(..4096).all(|b| b == 0) && found.iter().all(|b| *b == 6));
+    drop(x);
+    v.close().unwrap();
+}
+
+/// A thread that serves a mount waits for a while: the kernel holds locks for it.
+#[test]
+fn an_impatient_fsync_fails_and_loses_nothing() {
+    let (v, thin, x) = waiting_volume(false);
+    let other = to_write(&v, "/x");
+    for _ in 0..2 {
+        let impatient = waiting(&x, |x| {
+            lanefs_sync::set_patience(Some(Duration::from_millis(50)));
+            x.sync_all()
+        });
+        let e = ended(&v, "an impatient fsync", impatient).unwrap_err();
+        assert!(e.errno() == libc::ENOSPC && e.is_of_full_host(), "{e:?}");
+        assert!(e.to_string().contains("waiting for space on the host"), "{e}");
+    }
+    let impatient = ends(&v, "an impatient sync", {
+        let v = v.clone();
+        move || {
+            lanefs_sync::set_patience(Some(Duration::from_millis(50)));
+            v.sync()
+        }
+    });
+    assert_eq!(impatient.unwrap_err().errno(), libc::ENOSPC);
+    assert!(v.waits_for_host() && x.inode().has_dirty());
+    thin.give(8000);
+    for file in [&x, &other] {
+        ended(&v, "an fsync when there is space", waiting(file, File::sync_all)).unwrap();
+    }
+    assert_eq!(after_crash(&thin).fs().read("/x").unwrap(), vec![6; 8 << 20]);
+    drop((x, other));
+    v.close().unwrap();
+}
+
+/// A seal waits for the content of what was renamed over a file. What is small goes from what is
+/// kept, and removals behind it become durable; what is large is put off, and nothing with it.
+#[test]
+fn what_was_renamed_over_a_file_waits_and_holds_up_no_call() {
+    for large in [false, true] {
+        let (v, thin, x) = waiting_volume(false);
+        let waits = waiting(&x, File::sync_all);
+        until("the host is short", || v.waits_for_host());
+        let names = v.fs();
+        let committer = v.clone();
+        ends(&v, "a rename over a file, and its seal", move || {
+            names.rename(if large { "/x" } else { "/new" }, "/old").unwrap();
+            names.unlink("/victim").unwrap();
+            (0..4).for_each(|_| background::tick(&committer.0.persist, true).unwrap());
+            // A name is durable with the content, or not at all.
+            names.rename("/old", "/abc").unwrap();
+            names.chmod("/", 0o700).unwrap();
+            (0..4).for_each(|_| background::tick(&committer.0.persist, true).unwrap());
+        });
+        assert_eq!(v.waits_for_host(), large);
+        let crashed = after_crash(&thin).fs();
+        let found = crashed.read(if crashed.stat("/abc").is_ok() { "/abc" } else { "/old" }).unwrap();
+        match large {
+            true => assert!(found == vec![5; 8 << 20] && crashed.stat("/victim").is_ok()),
+            false => assert!(found == b"new" && crashed.stat("/victim").is_err()),
+        }
+        thin.give(8000);
+        ended(&v, "the fsync", waits).unwrap();
+        v.sync().unwrap();
+        let expected = if large { vec![6; 8 << 20] } else { b"new".to_vec() };
+        assert_eq!(after_crash(&thin).fs().read("/abc").unwrap(), expected);
+        drop(x);
+        v.close().unwrap();
+    }
+}
+
+/// What is removed must become durable whatever else waits.
+#[test]
+fn a_removal_makes_space_however_many_wait() {
+    let (v, thin, x) = waiting_volume(true);
+    let fs = v.fs();
+    let files: Vec<Arc<File>> = (0..6)
+        .map(|n| {
+            let f = fs.create(format!("/f{n}")).unwrap();
+            f.write_back_at(&vec![n; 2 << 20], 0).unwrap();
+            Arc::new(f)
+        })
+        .collect();
+    let waits: Vec<_> = files.iter().chain([&x]).map(|f| waiting(f, File::sync_all)).collect();
+    until("the host is short", || v.waits_for_host());
+    std::thread::sleep(Duration::from_millis(20));
+    let names = v.fs();
+    ends(&v, "the removal", move || {
+        names.unlink("/victim").unwrap();
+        names.unlink("/old").unwrap();
+    });
+    // What they free is not enough for all.
+    until("some go on", || waits.iter().any(JoinHandle::is_finished));
+    thin.give(8000);
+    waits.into_iter().for_each(|w| ended(&v, "an fsync", w).unwrap());
+    let crashed = after_crash(&thin).fs();
+    (0..6).for_each(|n| assert_eq!(crashed.read(format!("/f{n}")).unwrap(), vec![n; 2 << 20]));
+    drop((files, x));
+    v.close().unwrap();
 }

@@ -15,6 +15,7 @@
 //!
 //! ```text
 //! unsynced    what was written back and is not durable
+//! host        what is written where the host of an image has little space
 //! piece       some pages and the attributes of an inode, as the store takes them
 //! stream      a file of which much is dirty, in pieces, by helpers
 //! capture     one inode, in rounds
@@ -42,6 +43,7 @@ pub(crate) mod commit;
 pub(crate) mod fold;
 pub(crate) mod free;
 pub(crate) mod fsync;
+pub(crate) mod host;
 #[cfg(test)]
 mod host_tests;
 pub(crate) mod names;

@@ -20,7 +20,11 @@
 //! 5. Where the store finds no space for the content, what is committed is folded and it is tried
 //!    again. Only where that does not help either, or where it cannot be read, does the rename
 //!    become durable without; the file's handles get the error, and nobody else.
+//! 6. Where the host of an image has no space for the content, now, nothing becomes durable
+//!    without: the seal is put off, and what was taken off the lists is on one again
+//!    (`persist::host`). As much as half of what is kept for such a time may be used for it.
 
+use crate::core::host::is_host_pending;
 use crate::error::Result;
 use crate::memfs::Inode;
 use crate::ops::rights;
@@ -117,6 +121,10 @@ fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
         match flush_renamed(persist, ino) {
             // It had nothing to write: see `ops::rights`, 5.
             Err(e) if is_pending(&e) => {}
+            Err(e) if is_host_pending(&e) => {
+                put_back(persist, &list[i..]);
+                return Err(e);
+            }
             Err(e) if e.errno() == libc::ENOSPC => {
                 tracing::warn!("no space for the content of inode {ino}, which was renamed over a file");
             }
@@ -126,14 +134,20 @@ fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
                 tracing::warn!("the content of inode {ino}, which was renamed over a file: {e}");
             }
             Err(e) => {
-                // Lane 0 is always in use.
-                persist.journal.lanes.lock(0).replaced.extend_from_slice(&list[i..]);
+                put_back(persist, &list[i..]);
                 return Err(e);
             }
             Ok(()) => {}
         }
     }
     Ok(())
+}
+
+/// Puts files on a list again whose content is not durable.
+fn put_back(persist: &Persist, files: &[Ino]) {
+    debug_assert!(!files.is_empty(), "one could not be flushed");
+    // Lane 0 is always in use.
+    persist.journal.lanes.lock(0).replaced.extend_from_slice(files);
 }
 
 /// Makes the content of a file durable, if it is not. The caller holds no lock.
@@ -163,7 +177,7 @@ pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()
 }
 
 /// Makes the content durable. Unless it is the `last` try, an error for want of space leaves all as
-/// it was.
+/// it was; and so does a host without space.
 fn try_to_flush(persist: &Persist, inode: &Inode, last: bool) -> Result<()> {
     let Some(data) = inode.data() else { return Ok(()) };
     if data.has_gap() {
@@ -179,11 +193,10 @@ fn try_to_flush(persist: &Persist, inode: &Inode, last: bool) -> Result<()> {
     let owed = inode.owed.load(Ordering::Acquire);
     let mut r = Ok(());
     if rights::has_to_flush(inode) {
-        r = capture::write_back_held(persist, inode, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
+        r = capture::write_back_held(persist, inode, &l, For::Seal, With::Nothing, usize::MAX).map(drop);
     }
     if let Err(e) = &r
-        && !last
-        && e.errno() == libc::ENOSPC
+        && (!last && e.errno() == libc::ENOSPC || is_host_pending(e))
     {
         return r;
     }

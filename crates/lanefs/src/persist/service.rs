@@ -2,7 +2,7 @@
 //! and the end of a volume.
 
 use super::capture::{self, For, With};
-use super::{Persist, ahead, checkpoint, free, names, reaper, replaced, writeback};
+use super::{Persist, ahead, checkpoint, free, host, names, reaper, replaced, writeback};
 use crate::core::Persistence;
 use crate::error::{Error, Result};
 use crate::memfs::Inode;
@@ -76,7 +76,7 @@ impl Writeback for Pressure {
     }
 
     fn write_back(&self, want: usize) -> usize {
-        self.0.upgrade().map_or(0, |persist| writeback::write_back_some(&persist, want))
+        self.0.upgrade().map_or(0, |persist| writeback::write_back_for_writer(&persist, want))
     }
 }
 
@@ -107,14 +107,16 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
         let mut content = reaper::reap(persist, true);
         if persist.store.is_host_short() {
             // What was deleted may give the host as much as it needs.
-            content = content.and_then(|n| checkpoint::checkpoint(persist).map(|_| n));
-            content = content.and_then(|n| Ok(persist.store.wait_for_host().map(|()| n)?));
+            content = content.and_then(|n| host::put_off(checkpoint::checkpoint(persist)).map(|_| n));
+            content = content.and_then(|n| Ok(persist.store.wait_for_host(None).map(|()| n)?));
         }
+        // Whoever has no patience unmounts all the same.
+        let fold = || host::however_long(persist, || checkpoint::checkpoint(persist));
         while matches!(content, Ok(1..)) && reaper::fills_the_log(persist) {
-            content = checkpoint::checkpoint(persist).and_then(|_| reaper::reap(persist, true));
+            content = fold().and_then(|_| reaper::reap(persist, true));
         }
-        let content = content.and(writeback::write_back_last(persist));
-        checkpoint::checkpoint(persist).map(|_| content)
+        let content = content.and(host::however_long(persist, || writeback::write_back_last(persist)));
+        fold().map(|_| content)
     };
     persist.stop();
     debug_assert!(persist.is_stopped() && persist.writable().is_err(), "calls are refused from here on");

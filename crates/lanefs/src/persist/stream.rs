@@ -22,13 +22,14 @@
 //! The helpers live as long as the call, and take nothing but what they are handed. Without threads
 //! of the background (tests, simulation) there are none, and rounds do it all.
 
+use super::host;
 use super::piece::{self, MAX_PAGES, Writing};
 use crate::error::{Error, Result, posix};
 use crate::memfs::Inode;
 use crate::memfs::data::FileData;
 use crate::memfs::inode::{SYNCING, XATTR_DIRTY};
 use crate::persist::Persist;
-use lanefs_store::Transaction;
+use lanefs_store::{Admitted, Transaction};
 use lanefs_sync::SignalsBlocked;
 use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -113,16 +114,20 @@ struct Helper {
 }
 
 /// A piece under way.
-struct Piece {
+struct Piece<'a> {
     helper: usize,
     pages: Vec<u64>,
+    /// It is under way to a host.
+    _admitted: Admitted<'a>,
 }
 
 /// Returns whether so much of the file is dirty that helpers are worth it, for a caller that may
 /// write `max` pages.
 pub(super) fn is_worth_streaming(persist: &Persist, data: &FileData, max: usize) -> bool {
-    // Where segments are small, many pages at a time would need many free ones.
+    // Where segments are small, many pages at a time would need many free ones; and where a host
+    // has no plenty of space few pages may be under way.
     persist.options.background
+        && !persist.store.counts_admissions()
         && max >= LEAST
         && persist.round_pages == MAX_PAGES
         && data.size() >= (LEAST * lanefs_format::BLOCK_SIZE) as u64
@@ -211,7 +216,7 @@ fn stretch(
         (!file.was_stored && inode.has(XATTR_DIRTY)).then(|| piece::encoded_xattrs(inode)).flatten();
     let (mut written, mut failed) = (0, None::<Error>);
     let mut under_way = VecDeque::with_capacity(helpers.len());
-    let mut finish = |p: Piece| {
+    let mut finish = |p: Piece<'_>| {
         let r = helpers[p.helper].answers.recv().unwrap_or_else(|_| posix(libc::EIO));
         file.finish(&p.pages, r.is_ok());
         match r {
@@ -223,7 +228,9 @@ fn stretch(
     let (mut skipped, mut pending) = (0, None);
     let mut more = true;
     for n in 0..pieces {
-        let captured = match file.capture(PIECE, from) {
+        let captured = host::admit(persist, Some(data), (false, false), (from, PIECE))
+            .and_then(|admitted| Ok((file.capture(PIECE.min(admitted.pages()), from)?, admitted)));
+        let (captured, admitted) = match captured {
             Ok(captured) => captured,
             Err(e) => {
                 pending = Some(e);
@@ -248,7 +255,7 @@ fn stretch(
         let helper = n % helpers.len();
         // A helper that is gone answers nothing either: `finish` takes that for an error.
         let _ = helpers[helper].jobs.send((n, t));
-        under_way.push_back(Piece { helper, pages });
+        under_way.push_back(Piece { helper, pages, _admitted: admitted });
         debug_assert!(under_way.len() <= helpers.len() + 1, "a helper has more than two pieces");
         if under_way.len() > helpers.len()
             && let Some(p) = under_way.pop_front()

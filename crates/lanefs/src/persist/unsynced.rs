@@ -144,7 +144,7 @@ mod tests {
         fs.write(name, b"1").unwrap();
         v.sync().unwrap();
         fs.write(name, b"22").unwrap();
-        writeback::write_back_some(&v.0.persist, 1000);
+        writeback::write_back_some(&v.0.persist, 1000).unwrap();
         fs.stat(name).unwrap().ino
     }
 

@@ -3,7 +3,8 @@
 
 use super::capture::{For, With, write_back_held};
 use super::names::commit_rights;
-use super::{Persist, checkpoint, commit, piece, unsynced};
+use super::{Persist, checkpoint, commit, host, piece, unsynced};
+use crate::core::host::{HOST_PENDING, is_host_pending};
 use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
@@ -18,7 +19,8 @@ const FOLDS: usize = 4;
 /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
 /// `groups` in the last batch, under the inode's sync_lock, which it gives back. Returns pages
 /// written. On failure everything is dirty again, and the error is recorded for every open
-/// handle; ENOSPC only if somebody waits for it.
+/// handle; ENOSPC only if somebody waits for it. Where a host has no space for it now, that is no
+/// failure: [`HOST_PENDING`].
 pub(crate) fn write_back_inode<'c>(
     persist: &Persist,
     inode: &'c Inode,
@@ -58,7 +60,8 @@ pub(crate) fn write_back_inode<'c>(
     debug_assert!(!inode.has(SYNCING), "the writeback of inode {} is not over", inode.ino);
     // For want of space nothing is lost: it is dirty, and whoever syncs it writes it, or gets the
     // error then.
-    let is_recorded = |e: &crate::Error| what_for.is_durable() || e.errno() != libc::ENOSPC;
+    let is_recorded =
+        |e: &crate::Error| !is_host_pending(e) && (what_for.is_durable() || e.errno() != libc::ENOSPC);
     if let (Err(e), FileKind::File) = (&r, inode.kind)
         && is_recorded(e)
     {
@@ -69,15 +72,11 @@ pub(crate) fn write_back_inode<'c>(
     r
 }
 
-/// Writes back about `want` dirty pages for a writer that found too many; skips inodes that
-/// others are writing.
-pub(crate) fn write_back_some(persist: &Persist, want: usize) -> usize {
-    // Before a lock is taken: see `fsync`.
-    if persist.store.wait_for_host().is_err() {
-        return 0;
-    }
+/// Writes back about `want` dirty pages; skips inodes that others are writing. Returns how many it
+/// wrote, if that were not fewer for want of space on a host ([`HOST_PENDING`]).
+pub(crate) fn write_back_some(persist: &Persist, want: usize) -> Result<usize> {
     collect_dirty(persist);
-    let mut done = 0;
+    let (mut done, mut pending) = (0, None);
     // As many as are queued now: what is put back must not make this loop forever.
     let mut turns = persist.flush.lock().queue.len();
     while done < want {
@@ -87,14 +86,25 @@ pub(crate) fn write_back_some(persist: &Persist, want: usize) -> usize {
         inode.unlist();
         match write_back_inode(persist, inode, l, For::Later, With::Nothing, want.max(64)) {
             Ok(n) => done += n,
+            Err(e) if is_host_pending(&e) => pending = Some(e),
             Err(e) => tracing::warn!("writing inode {} back failed: {e}", inode.ino),
         }
         inode.give_back();
         if inode.has_dirty() {
             persist.journal.dirty_inode(inode, 0);
         }
+        if let Some(e) = pending {
+            return if done > 0 { Ok(done) } else { Err(e) };
+        }
     }
-    done
+    Ok(done)
+}
+
+/// Does so for a writer that found too many dirty pages, and waits where a host has no space for
+/// one of them. The caller holds no lock.
+pub(crate) fn write_back_for_writer(persist: &Persist, want: usize) -> usize {
+    debug_assert!(want > 0, "nothing is wanted");
+    host::however_long(persist, || write_back_some(persist, want)).unwrap_or(0)
 }
 
 /// Moves the lanes' dirty lists into the flush queue.
@@ -108,7 +118,8 @@ pub(crate) fn collect_dirty(persist: &Persist) {
 }
 
 /// Writes back every inode that is dirty now. `durable`: each survives a crash when this
-/// returns, and so does what was written back before.
+/// returns, and so does what was written back before. It ends at the first that a host has no space
+/// for.
 pub(crate) fn write_back_all(persist: &Persist, durable: bool) -> Result<()> {
     write_back_each(persist, durable, durable)
 }
@@ -160,8 +171,14 @@ fn write_back_each(persist: &Persist, durable: bool, to_the_end: bool) -> Result
         match write_back_inode(persist, inode, l, what_for, With::Nothing, usize::MAX) {
             Ok(_) => inode.give_back(),
             Err(e) => {
-                first.get_or_insert(e);
-                if persist.check_alive().is_err() {
+                let pending = is_host_pending(&e);
+                if pending {
+                    // What failed before is dirty, and fails again.
+                    first = Some(e);
+                } else {
+                    first.get_or_insert(e);
+                }
+                if pending || persist.check_alive().is_err() {
                     let now = std::time::Instant::now();
                     persist.flush.lock().queue.extend(list[i..].iter().map(|ino| (now, *ino)));
                     break;
@@ -177,10 +194,22 @@ pub(crate) fn sync_all(persist: &Persist) -> Result<()> {
     if persist.options.read_only {
         return Ok(());
     }
-    persist.store.wait_for_host()?;
+    host::when_there_is_space(persist, || try_to_sync_all(persist))
+}
+
+fn try_to_sync_all(persist: &Persist) -> Result<()> {
+    debug_assert!(!persist.options.read_only, "nothing becomes dirty");
+    if persist.store.is_host_short() {
+        return Err(HOST_PENDING);
+    }
     // A file that cannot be written holds back neither the others nor the names; the caller gets
     // the error.
     let content = write_back_all(persist, true);
+    if let Err(e) = &content
+        && is_host_pending(e)
+    {
+        return content;
+    }
     commit::seal_and_commit(persist)?;
     content
 }

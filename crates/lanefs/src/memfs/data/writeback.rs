@@ -229,6 +229,18 @@ impl FileData {
         found.is_break()
     }
 
+    /// Returns how many pages from page `from` on are dirty, `most` at most: walks the tree until
+    /// it has found these.
+    pub fn dirty_pages_from(&self, from: u64, most: usize) -> usize {
+        debug_assert!(most > 0, "none is asked for");
+        let mut count = 0;
+        let _ = self.each_page(from..MAX_PAGES, true, &epoch::pin(), &mut |_, _| {
+            count += 1;
+            if count == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        count
+    }
+
     /// Returns how many pages are dirty: walks the tree.
     #[cfg(test)]
     pub fn dirty_pages(&self) -> usize {
