@@ -133,6 +133,8 @@ fn a_close_waits_for_the_host_and_can_be_given_up() {
         let synced = fill(&v, &thin);
         std::thread::scope(|s| {
             let closes = s.spawn(|| v.close());
+            let trouble = || v.0.persist.store.report().devices.trouble.unwrap_or_default();
+            until("it closes", || trouble().contains("being closed"));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!closes.is_finished(), "nobody has freed anything");
             if give_up {
@@ -226,7 +228,9 @@ fn a_file_of_which_an_fsync_waits_is_cut_and_replaced_and_removed() {
                 bytes
             });
             assert_eq!(names.read_dir("/").unwrap().count(), 4);
-            assert_eq!(names.link("/x", "/more").unwrap_err().errno(), libc::ENOSPC);
+            // Where the background makes checkpoints there may be space by now.
+            let e = names.link("/x", "/more").err();
+            assert!(e.map_or(background, |e| e.errno() == libc::ENOSPC));
             names.rename("/x", "/old").unwrap();
             names.rename("/new", "/old").unwrap();
             names.unlink("/old").unwrap();
