@@ -88,13 +88,23 @@ fn a_copy_for_which_the_host_has_no_space_says_what_to_do() {
     let mut says = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();
     says.read_line(&mut said).unwrap();
-    // It is refused at once, and writes before it ends what was accepted.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // It is refused, lets go of the source, and writes before it ends what was accepted.
+    while has_open(child.id(), "source") {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     remove_fillers(&host.path("host"));
     says.lines().map(Result::unwrap).for_each(|line| said.push_str(&line));
     assert!(!child.wait().unwrap().success());
     assert!(said.contains("make space there, or remove files") && !said.contains("larger volume"), "{said}");
     assert_eq!(lanefs_in(host.0.path(), &["fsck", "host/v.lane"]).ok().code, 0);
+}
+
+/// Returns whether a child of this process has a file of this name open.
+fn has_open(pid: u32, name: &str) -> bool {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let fds = children.split_whitespace().flat_map(|child| std::fs::read_dir(format!("/proc/{child}/fd")));
+    let mut files = fds.flatten().flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    files.any(|file| file.ends_with(name))
 }
 
 /// So did a program that the library is preloaded into.
