@@ -467,10 +467,15 @@ impl Superblock {
         self.features_read_compatible & !FEATURES_READ_COMPATIBLE != 0
     }
 
-    /// Returns whether `other`, found on another device, describes the same volume. Its label may
-    /// be an older one: they are not changed at the same moment.
-    pub fn same_volume(&self, other: &Superblock) -> bool {
-        let here = Superblock { device_index: self.device_index, label: self.label.clone(), ..other.clone() };
+    /// Returns whether `other`, found on another device, is of the same volume. Its label and its
+    /// list of devices may be other ones: they are not changed at the same moment.
+    pub fn is_of_same_volume(&self, other: &Superblock) -> bool {
+        let here = Superblock {
+            device_index: self.device_index,
+            devices: self.devices.clone(),
+            label: self.label.clone(),
+            ..other.clone()
+        };
         *self == here
     }
 
@@ -623,8 +628,8 @@ mod tests {
         assert!(sb.encode(1).is_err());
         assert!(copy_candidates(1002).any(|b| b == 31));
         assert!(sb.read_only());
-        assert!(sb.same_volume(&Superblock { device_index: 0, ..sb.clone() }));
-        assert!(!sb.same_volume(&Superblock { mlogs: 5, ..sb.clone() }));
+        assert!(sb.is_of_same_volume(&Superblock { device_index: 0, ..sb.clone() }));
+        assert!(!sb.is_of_same_volume(&Superblock { mlogs: 5, ..sb.clone() }));
     }
 
     #[test]

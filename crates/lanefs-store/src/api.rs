@@ -210,7 +210,8 @@ impl fmt::Debug for VolumeInfo {
     }
 }
 
-/// The sizes of a volume that was to grow, in bytes of all its devices that belong to it.
+/// The sizes of a volume's last device, or of the only one, that was to grow: the bytes that belong
+/// to the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
     /// The size before.

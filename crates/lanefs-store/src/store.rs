@@ -99,13 +99,13 @@ impl Store {
         Change(&self.engine).set_label(label)
     }
 
-    /// Makes the volume larger: an image file is made `bytes` long; without them all of the device
-    /// is used, which was made longer before. The space is there at once. After a power loss before
-    /// this returns the volume has the old size or the new one.
+    /// Makes the volume's last device larger: an image file is made `bytes` long; without them all
+    /// of the device is used, which was made longer before. The space is there at once. After a
+    /// power loss before this returns the volume has the old size or the new one.
     ///
     /// # Errors
     /// EINVAL: it is larger than that, so little more would be of no use, the device is not that
-    /// long, or the volume has several devices. EROFS; EIO, ENOSPC.
+    /// long, or another one than the last was made longer. EROFS; EIO, ENOSPC.
     pub fn grow(&self, bytes: Option<u64>) -> Result<Grown> {
         Change(&self.engine).grow(bytes)
     }

@@ -18,8 +18,8 @@
 //!    the reason above.
 //! 3. Of a device that grows the new copies do not lie where the old ones do. Those stay good until
 //!    step 4, and are overwritten behind it: they lie in what is a part of the log from then on.
-//! 4. The label is that of the first device's superblock; the others are compared without it
-//!    (`same_volume`).
+//! 4. The label is that of the first device's superblock, and so are the devices and their sizes:
+//!    what the others say of these counts for nothing (`recovery::superblock`, 1).
 //! 5. All of it happens under the maintenance lock: no checkpoint writes a slot meanwhile.
 
 use crate::api::Grown;
@@ -68,13 +68,12 @@ impl Change<'_> {
         let mut m = self.0.maintenance.lock();
         self.check_changeable(&m)?;
         let old = self.0.superblock();
-        let [device] = self.0.log.io.devices() else {
-            return Err(StoreError::Invalid(
-                "a volume of several devices cannot grow; make a larger one and copy the files".into(),
-            ));
+        let devices = self.0.log.io.devices();
+        let (Some(last), Some(device)) = (old.devices.last(), devices.last()) else {
+            return Err(StoreError::Invalid("a volume lies on a device".into()));
         };
         let far = old.far_blocks();
-        let had = old.device().blocks;
+        let had = last.blocks;
         let before = (had + far) << BLOCK_SHIFT;
         // A whole segment more, and copies that do not lie on the old ones.
         let least =
@@ -108,6 +107,7 @@ impl Change<'_> {
             );
         }
         if size < least {
+            self.refuse_longer_others(&old, devices, least - before)?;
             return Ok(Grown { before, after: before });
         }
         let blocks = (size >> BLOCK_SHIFT) - far;
@@ -115,8 +115,11 @@ impl Change<'_> {
         assert!(blocks >= had + far, "copies at block {blocks} would lie on those at {had}");
         debug_assert!(old.layout.segments(blocks) > old.layout.segments(had), "no segment would be added");
         let mut new = (*old).clone();
-        new.devices = vec![DeviceEntry { blocks, ..*old.device() }];
-        let slots = self.slots_for(&new)?;
+        if let Some(last) = new.devices.last_mut() {
+            *last = DeviceEntry { blocks, ..*last };
+        }
+        // They lie at the end of the first device.
+        let slots = if devices.len() == 1 { self.slots_for(&new)? } else { Vec::new() };
         self.replace_superblock(new, &slots)?;
         // 3. Best effort: nobody looks for them any more. Before anything else may be written
         //    there.
@@ -131,11 +134,28 @@ impl Change<'_> {
         );
         self.0.log.space.grow(usable);
         debug_assert_eq!(
-            u64::from(self.0.log.segments.len()),
-            old.layout.segments(blocks),
+            self.0.log.segments.geometry.log_segments(devices.len() - 1).len() as u64,
+            old.layout.segments(blocks) - u64::from(old.layout.reserved_segments),
             "segments in use"
         );
         Ok(Grown { before, after: (blocks + far) << BLOCK_SHIFT })
+    }
+
+    /// Refuses to find that nothing was to do where another device than the last one was made
+    /// longer by at least so many bytes.
+    fn refuse_longer_others(&self, old: &Superblock, devices: &[Arc<dyn Device>], least: u64) -> Result<()> {
+        let [others @ .., last] = devices else { return Ok(()) };
+        for (d, entry) in others.iter().zip(&old.devices) {
+            if d.size() >= ((entry.blocks + old.far_blocks()) << BLOCK_SHIFT) + least {
+                let why = format_args!(
+                    "was made longer; of a volume of {} devices only the last one grows, {}",
+                    devices.len(),
+                    last.name()
+                );
+                return invalid(&**d, why);
+            }
+        }
+        Ok(())
     }
 
     fn check_changeable(&self, m: &Maintenance) -> Result<()> {

@@ -86,6 +86,13 @@ pub(crate) fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
 pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Engine, OpenReport)> {
     let began = Instant::now();
     let (devices, sb) = order_devices(devices)?;
+    if !o.read_only
+        && !sb.read_only()
+        && let Err(e) = superblock::write_again(&devices, &sb)
+    {
+        // They say no less than what is in force, so nothing is lost that they are believed.
+        tracing::warn!("a superblock of a change that was cut short stays: {e}");
+    }
     let io = Io::new(devices.clone(), 1 << 20, true).of(&sb);
     let (slots, error) = read_slots(&sb, &io)?;
     let Some((slot, index)) = slots.into_iter().next() else {

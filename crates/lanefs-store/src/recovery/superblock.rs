@@ -1,10 +1,19 @@
 //! Superblocks of devices: reading one, finding one of a damaged device, and putting a volume's
 //! devices in order.
+//!
+//! 1. What a volume is, its devices and their sizes, the superblock of its first device says. The
+//!    others may be those of a change that was cut short before or behind its commit point
+//!    (`change`): they have to be of the same volume, and tell of a device only which one it is.
+//! 2. Of the copies of one superblock the first one counts, and where that is lost the largest: a
+//!    copy never says less than what is in force. So whichever is believed, what the volume refers
+//!    to is there.
+//! 3. Whoever opens a volume for writing first writes copies anew that say something else
+//!    ([`write_again`]).
 
 use crate::device::Device;
 use crate::error::{Result, StoreError};
 use lanefs_format::superblock::{
-    FAR_BLOCKS, SUPERBLOCK_MAGIC, Superblock, UnverifiedSuperblock, copy_candidates,
+    FAR_BLOCKS, SUPERBLOCK_MAGIC, Superblock, SuperblockError, UnverifiedSuperblock, copy_candidates,
 };
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE, Block};
 use std::sync::Arc;
@@ -48,10 +57,9 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     }
 }
 
-/// Orders superblocks of one device by the time they are of: of one volume the larger is the
-/// younger.
-fn age(sb: &Superblock) -> (i64, u64) {
-    (sb.created, sb.device().blocks)
+/// Orders superblocks of one device: of one volume the larger is believed (2).
+fn age(sb: &Superblock) -> (i64, usize, u64) {
+    (sb.created, sb.devices.len(), sb.devices.iter().map(|d| d.blocks).sum())
 }
 
 fn superblock_at(d: &dyn Device, at: u64) -> Option<Superblock> {
@@ -120,7 +128,7 @@ pub(crate) fn order_by(
     found.sort_by_key(|f| f.0.device_index);
     for pair in found.windows(2) {
         let ((a, d), (b, other)) = (&pair[0], &pair[1]);
-        if a.same_volume(b) && a.device_index == b.device_index {
+        if a.is_of_same_volume(b) && a.device().uuid == b.device().uuid {
             let why = match d.name() == other.name() {
                 true => "was given twice".into(),
                 false => format!("is the same device of the volume as {}: give one of the two", d.name()),
@@ -131,23 +139,72 @@ pub(crate) fn order_by(
     let Some((first, d0)) = found.first() else {
         return Err(StoreError::Invalid("no device was given".into()));
     };
-    for (i, (sb, d)) in found.iter().enumerate() {
-        let why = if !first.same_volume(sb) {
-            Some(format!("belongs to another volume than {}", d0.name()))
-        } else if usize::from(sb.device_index) != i {
-            Some(format!("is device {} of the volume; device {i} is missing", sb.device_index))
-        } else {
-            None
-        };
-        if let Some(why) = why {
-            return Err(StoreError::NotAVolume { device: d.name().into(), why });
-        }
+    let not = |d: &Arc<dyn Device>, why: String| Err(StoreError::NotAVolume { device: d.name().into(), why });
+    if let Some((_, d)) = found.iter().find(|f| !first.is_of_same_volume(&f.0)) {
+        return not(d, format!("belongs to another volume than {}", d0.name()));
     }
-    if found.len() != first.devices.len() {
-        let why = format!("the volume has {} devices, {} were given", first.devices.len(), found.len());
-        return Err(StoreError::NotAVolume { device: d0.name().into(), why });
+    if first.device_index != 0 {
+        let (why, uuid) = ("device 0 of the volume is missing; give it too", first.devices[0].uuid);
+        return not(d0, format!("is device {} of the volume; {why} ({uuid})", first.device_index));
     }
-    let sb = first.clone();
+    let (sb, d0) = (first.clone(), d0.clone());
     debug_assert_eq!(sb.device_index, 0, "the volume's superblock is that of the first device");
-    Ok((found.into_iter().map(|f| f.1).collect(), sb))
+    // What a device is called is what it is: its place may be that of another by now (1).
+    let members: Vec<Option<Arc<dyn Device>>> = sb
+        .devices
+        .iter()
+        .map(|entry| found.iter().find(|(own, _)| own.device().uuid == entry.uuid).map(|f| f.1.clone()))
+        .collect();
+    if let Some((_, d)) = found.iter().find(|(own, _)| sb.devices.iter().all(|e| e.uuid != own.device().uuid))
+    {
+        let first = d0.name();
+        return not(
+            d,
+            format!(
+                "is no device of the volume of {first}: it was removed, or is to be added and that was cut short. \
+                 Leave it out; `lanefs device add --force` adds it"
+            ),
+        );
+    }
+    let all = sb.devices.len();
+    let mut devices = Vec::with_capacity(all);
+    for (i, (entry, member)) in sb.devices.iter().zip(members).enumerate() {
+        let Some(d) = member else {
+            let uuid = entry.uuid;
+            return not(
+                &d0,
+                format!("the volume has {all} devices; device {i} is missing ({uuid}): give its image too"),
+            );
+        };
+        let blocks = d.size() >> BLOCK_SHIFT;
+        if blocks < entry.blocks {
+            let cut = SuperblockError::Truncated { found: blocks, expected: entry.blocks };
+            return Err(StoreError::superblock(d.name(), &cut));
+        }
+        devices.push(d);
+    }
+    Ok((devices, sb))
+}
+
+/// Writes those copies of a volume's superblocks again that verify and say something else than what
+/// is in force (3): that of a change that was cut short. Those that are damaged are left to a
+/// repair. Returns how many were written.
+pub(crate) fn write_again(devices: &[Arc<dyn Device>], first: &Superblock) -> Result<usize> {
+    let mut written = 0;
+    for (i, d) in devices.iter().enumerate().rev() {
+        let sb = Superblock { device_index: i as u8, ..first.clone() };
+        let is_other = |at: &u64| superblock_at(&**d, *at).is_some_and(|copy| copy != sb);
+        let others: Vec<u64> = sb.places().into_iter().filter(is_other).collect();
+        debug_assert!(i > 0 || !others.contains(&0), "block 0 of the first device is in force (2)");
+        for at in &others {
+            let block = sb.encode(*at).map_err(|e| StoreError::superblock(d.name(), &e))?;
+            d.write(&[crate::device::WriteReq { offset: at << BLOCK_SHIFT, data: &block.0 }])?;
+        }
+        if !others.is_empty() {
+            d.flush()?;
+            tracing::info!("{}: superblocks {others:?} of a change that was cut short", d.name());
+        }
+        written += others.len();
+    }
+    Ok(written)
 }

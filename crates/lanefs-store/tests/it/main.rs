@@ -5,6 +5,7 @@ mod change;
 mod closing;
 mod common;
 mod crash;
+mod devices;
 mod faults;
 mod full;
 mod lost;

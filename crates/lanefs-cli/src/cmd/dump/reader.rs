@@ -72,7 +72,7 @@ impl Reader {
         members.sort_by_key(|(sb, _)| sb.device_index);
         let superblock = members[0].0.clone();
         for (sb, device) in &members {
-            if !superblock.same_volume(sb) {
+            if !superblock.is_of_same_volume(sb) {
                 return Err(Failure::new(format_args!("{}: belongs to another volume", device.name())));
             }
         }
