@@ -7,7 +7,7 @@ use lanefs::Grown;
 use lanefs_format::superblock::UnverifiedSuperblock;
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE, Block};
 use lanefs_fuse::about::{ABOUT_SIZE, About, IOC_ABOUT, decode};
-use lanefs_fuse::change::CHANGE_SIZE;
+use lanefs_fuse::change::{CHANGE_SIZE, DeviceChange, IOC_DEVICE};
 use lanefs_fuse::report::{IOC_REPORT, MountReport, decode_piece, encode_request};
 use lanefs_store::StoreError;
 use lanefs_store::device::{FileDevice, FileOptions};
@@ -171,9 +171,23 @@ pub fn ask(dir: &Path) -> Result<About, Failure> {
 /// Asks for a change of the volume mounted at a directory. Returns its sizes in bytes before and
 /// after, where that was what changed.
 pub fn change(dir: &Path, command: u32, mut argument: [u8; CHANGE_SIZE]) -> Result<Grown, Failure> {
+    change_by(dir, command, &mut argument)
+}
+
+/// Asks for a change of its devices.
+pub fn change_devices(dir: &Path, what: &DeviceChange) -> Result<Grown, Failure> {
+    let mut argument = what
+        .encode()
+        .ok_or_else(|| Failure::new("the device's path is too long; name it by a shorter one"))?;
+    change_by(dir, IOC_DEVICE, &mut argument)
+}
+
+/// Asks by an argument of as many bytes as the command's number states.
+fn change_by(dir: &Path, command: u32, argument: &mut [u8]) -> Result<Grown, Failure> {
+    assert_eq!(argument.len(), (command >> 16 & 0x3fff) as usize, "the argument of another command");
     let open = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).about(dir.display())?;
-    // SAFETY: the number states that the argument is CHANGE_SIZE bytes, in and out, which the array
-    // has; the descriptor is open.
+    // SAFETY: the number states how many bytes the argument has, in and out, and these are as many;
+    // the descriptor is open.
     let r = unsafe { libc::ioctl(open.as_raw_fd(), command as libc::Ioctl, argument.as_mut_ptr()) };
     let e = std::io::Error::last_os_error();
     let refused = |why: &str| Failure::new(format_args!("{}: {why}", dir.display()));
@@ -189,7 +203,7 @@ pub fn change(dir: &Path, command: u32, mut argument: [u8; CHANGE_SIZE]) -> Resu
         }
         _ => return Err(e).about(dir.display()),
     }
-    match lanefs_fuse::change::decode(&argument) {
+    match lanefs_fuse::change::decode(argument) {
         Some(Ok(done)) => Ok(done),
         Some(Err(why)) => Err(Failure::new(why)),
         None => Err(refused("the mount gave no answer")),

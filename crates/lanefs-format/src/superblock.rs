@@ -1,5 +1,6 @@
 //! The superblock: what a device belongs to and how it is divided. Written when the volume is made,
-//! and again only when its label changes or it grows (`change`); never on the way of an operation.
+//! and again only when its label, its size or its devices change (`change`); never on the way of an
+//! operation.
 //!
 //! Each device has three copies: in block 0, in the last block of its reserved segments (see
 //! [`Layout`]), and behind the blocks that belong to the volume, at the device's end (older volumes
@@ -192,7 +193,7 @@ impl Layout {
 pub struct DeviceEntry {
     /// Its identity; differs from every other's.
     pub uuid: Uuid,
-    /// Its size in blocks when the volume was made or last grew.
+    /// Its size in blocks when the volume was made or last changed its size.
     pub blocks: u64,
 }
 
@@ -269,7 +270,7 @@ pub enum SuperblockError {
     /// A field contradicts the format.
     #[error("impossible {0} in the superblock; run `lanefs fsck --repair`")]
     Field(&'static str),
-    /// The device is smaller than when the volume was made.
+    /// The device is smaller than the volume knows it.
     #[error(
         "the device has {found} blocks but the volume was made with {expected}; restore the device's full size"
     )]

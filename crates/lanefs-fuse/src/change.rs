@@ -1,5 +1,5 @@
 //! Changes of a mounted volume as a whole, by `ioctl` of a directory of the mount, for root and
-//! whoever serves it: a larger size, another label.
+//! whoever serves it: another size, another label, a device more or less.
 //!
 //! The argument has [`CHANGE_SIZE`] bytes, in and out. In: for [`IOC_GROW`] the size in bytes, 0
 //! for all that the device has; for [`IOC_LABEL`] the label, up to the first zero. Out, integers
@@ -10,8 +10,20 @@
 //! | 0 to 7 | 0: done; else it was refused |
 //! | 8 to 23 | size in bytes before and after |
 //! | 24 to 511 | why it was refused, up to the first zero |
+//!
+//! That of [`IOC_DEVICE`] has [`DEVICE_SIZE`] bytes, with the same answer. In:
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 0 to 7 | a number of [`DeviceChange`] |
+//! | 8 to 15 | the size in bytes, 0 for all that the device has; of `Add` 1: with force |
+//! | 16 to 23 | zero |
+//! | 24 to the first zero | the path of the device, as the server finds it |
 
-use lanefs::{Error, Grown, Volume};
+use lanefs::{Error, Grown, StoreError, Volume};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// Bytes of the argument.
 pub const CHANGE_SIZE: usize = 512;
@@ -20,8 +32,69 @@ pub const IOC_GROW: u32 = 3 << 30 | (CHANGE_SIZE as u32) << 16 | 0x4c05;
 /// `ioctl` on a directory of the mount: gives the volume another label.
 pub const IOC_LABEL: u32 = 3 << 30 | (CHANGE_SIZE as u32) << 16 | 0x4c06;
 
+/// Bytes of the argument of [`IOC_DEVICE`]: a path fits.
+pub const DEVICE_SIZE: usize = WHY + 4096;
+/// `ioctl` on a directory of the mount: changes the volume's devices.
+pub const IOC_DEVICE: u32 = 3 << 30 | (DEVICE_SIZE as u32) << 16 | 0x4c08;
+
 /// The offset of the message.
 const WHY: usize = 24;
+
+/// A change of the devices of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DeviceChange {
+    /// Number 1: make this device larger, if it is the last one: see `Volume::grow_device`.
+    Grow(PathBuf, Option<u64>),
+    /// Number 2: make the last device smaller.
+    Shrink(u64),
+    /// Number 3: add this device, with force or without.
+    Add(PathBuf, bool),
+    /// Number 4: remove this device.
+    Remove(PathBuf),
+}
+
+impl DeviceChange {
+    /// Encodes the argument of [`IOC_DEVICE`]. `None` if the path is too long.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let (number, word, path): (u64, u64, &Path) = match self {
+            DeviceChange::Grow(path, bytes) => (1, bytes.unwrap_or(0), path),
+            DeviceChange::Shrink(bytes) => (2, *bytes, Path::new("")),
+            DeviceChange::Add(path, force) => (3, u64::from(*force), path),
+            DeviceChange::Remove(path) => (4, 0, path),
+        };
+        let path = path.as_os_str().as_bytes();
+        let mut out = vec![0; DEVICE_SIZE];
+        out[..8].copy_from_slice(&number.to_le_bytes());
+        out[8..16].copy_from_slice(&word.to_le_bytes());
+        // One byte more, the zero at the end, is there.
+        out.get_mut(WHY..WHY + path.len()).filter(|to| to.len() < DEVICE_SIZE - WHY)?.copy_from_slice(path);
+        Some(out)
+    }
+
+    /// Decodes it. `None` if it makes no sense.
+    fn decode(request: &[u8]) -> Option<DeviceChange> {
+        let word = |at: usize| Some(u64::from_le_bytes(request.get(at..at + 8)?.try_into().ok()?));
+        let path = request.get(WHY..)?.split(|b| *b == 0).next()?;
+        let path = || Some(PathBuf::from(OsStr::from_bytes(path))).filter(|p| p.is_absolute());
+        Some(match (word(0)?, word(8)?) {
+            (1, bytes) => DeviceChange::Grow(path()?, Some(bytes).filter(|b| *b > 0)),
+            (2, bytes) => DeviceChange::Shrink(bytes),
+            (3, force) => DeviceChange::Add(path()?, force > 0),
+            (4, _) => DeviceChange::Remove(path()?),
+            _ => return None,
+        })
+    }
+
+    /// Makes the change.
+    pub fn make(&self, volume: &Volume) -> lanefs::Result<Grown> {
+        match self {
+            DeviceChange::Grow(path, bytes) => volume.grow_device(path, *bytes),
+            DeviceChange::Shrink(bytes) => volume.shrink(*bytes),
+            DeviceChange::Add(path, force) => volume.add_device(path, *force),
+            DeviceChange::Remove(path) => volume.remove_device(path),
+        }
+    }
+}
 
 const _: () = assert!(CHANGE_SIZE < 1 << 14, "the commands' numbers have 14 bits for it");
 const _: () = assert!(IOC_GROW != IOC_LABEL && WHY + 1 < CHANGE_SIZE);
@@ -64,13 +137,27 @@ pub(crate) fn label(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Ve
     Some(answer(volume.set_label(text).map(|()| Grown { before: 0, after: 0 })))
 }
 
+/// Serves [`IOC_DEVICE`]. `None` if the request makes no sense.
+pub(crate) fn device(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Vec<u8>>> {
+    let done = DeviceChange::decode(request)?.make(volume);
+    Some(match done {
+        // Of these the message is what whoever asked needs.
+        Err(Error::Store(e @ (StoreError::TooSmall(_) | StoreError::InUse { .. }))) => {
+            answer(Err(Error::Store(StoreError::Invalid(e.to_string()))))
+        }
+        Err(Error::Store(
+            e @ (StoreError::NotOpened { .. } | StoreError::NoImage { .. } | StoreError::NoSpace),
+        )) => answer(Err(Error::Store(StoreError::Invalid(e.to_string())))),
+        done => answer(done),
+    })
+}
+
 /// Encodes the answer. A change that makes no sense is answered with a message; another error is
 /// the call's.
 fn answer(done: lanefs::Result<Grown>) -> lanefs::Result<Vec<u8>> {
     let mut out = vec![0; CHANGE_SIZE];
     match done {
         Ok(g) => {
-            debug_assert!(g.before <= g.after, "a volume never shrinks");
             out[8..16].copy_from_slice(&g.before.to_le_bytes());
             out[16..WHY].copy_from_slice(&g.after.to_le_bytes());
         }
@@ -102,5 +189,35 @@ mod tests {
         let why = decode(&grow(&volume, &encode_size(Some(4096))).unwrap().unwrap()).unwrap();
         assert!(why.unwrap_err().contains("smaller"));
         assert!(grow(&volume, &[1]).is_none() && decode(&[0; 100]).is_none());
+    }
+
+    #[test]
+    fn changes_of_devices_survive_the_trip() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        let path = || PathBuf::from("/tmp/some image");
+        let all = [
+            DeviceChange::Grow(path(), None),
+            DeviceChange::Grow(path(), Some(1 << 40)),
+            DeviceChange::Shrink(9 << 20),
+            DeviceChange::Add(path(), true),
+            DeviceChange::Add(path(), false),
+            DeviceChange::Remove(path()),
+        ];
+        for change in all {
+            assert_eq!(DeviceChange::decode(&change.encode().unwrap()), Some(change));
+        }
+        let relative = DeviceChange::Remove("image".into()).encode().unwrap();
+        assert!(device(&volume, &relative).is_none() && DeviceChange::decode(&[9; DEVICE_SIZE]).is_none());
+        let long = PathBuf::from(format!("/{}", "x".repeat(DEVICE_SIZE)));
+        assert!(DeviceChange::Remove(long).encode().is_none());
+        let asked = |change: DeviceChange| {
+            let given = change.encode().unwrap();
+            decode(&device(&volume, &given).unwrap().unwrap()).unwrap()
+        };
+        assert!(asked(DeviceChange::Add("/no/such/image".into(), false)).unwrap_err().contains("/no/such"));
+        assert!(asked(DeviceChange::Remove(path())).unwrap_err().contains("is no device of the volume"));
+        assert!(asked(DeviceChange::Shrink(4096)).unwrap_err().contains("delete files"));
+        let done = asked(DeviceChange::Shrink(8 << 20)).unwrap();
+        assert_eq!(done, Grown { before: 16 << 20, after: 8 << 20 });
     }
 }

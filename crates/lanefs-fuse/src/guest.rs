@@ -366,7 +366,7 @@ mod tests {
             b.extend(words(&[1 << 4, command, 0, 0, 0, 1 << 14]));
             b
         };
-        for command in [crate::IOC_GETPID, crate::change::IOC_GROW] {
+        for command in [crate::IOC_GETPID, crate::change::IOC_GROW, crate::change::IOC_DEVICE] {
             assert_eq!(ask(&mut thread, op::IOCTL, 1, &ioctl(command)), Err(libc::ENOTTY));
         }
         assert!(ask(&mut thread, op::IOCTL, 1, &ioctl(crate::about::IOC_ABOUT)).is_ok());

@@ -41,6 +41,9 @@ pub enum StoreError {
     /// ENOSPC. Nothing is lost; the same call succeeds when there is space.
     #[error("{0}")]
     HostFull(String),
+    /// What lives does not fit into what a smaller volume would have: ENOSPC.
+    #[error("{0}")]
+    TooSmall(String),
     /// A device error put the volume in read-only mode, or it was opened so: EROFS.
     #[error("the volume went read-only after: {why}; unmount it, run `lanefs fsck`, and mount it again")]
     ReadOnly { why: String },
@@ -123,7 +126,7 @@ impl StoreError {
             StoreError::NotOpened { errno, .. } | StoreError::NoImage { errno, .. } => *errno,
             StoreError::NotAVolume { .. } => libc::EINVAL,
             StoreError::InUse { .. } => libc::EBUSY,
-            StoreError::NoSpace | StoreError::HostFull(_) => libc::ENOSPC,
+            StoreError::NoSpace | StoreError::HostFull(_) | StoreError::TooSmall(_) => libc::ENOSPC,
             StoreError::ReadOnly { .. } => libc::EROFS,
             StoreError::Invalid(_) => libc::EINVAL,
         }

@@ -110,6 +110,46 @@ impl Store {
         Change(&self.engine).grow(bytes)
     }
 
+    /// Adds a device to the volume, behind the others, and returns the bytes of all devices before
+    /// and now. Its space is used at once. What lies on it is lost. Durable when this returns;
+    /// after a power loss before that the volume has the device or not, and opening it says which
+    /// if that is not the devices that were given.
+    ///
+    /// # Errors
+    /// EINVAL: it holds a volume, and `force` is not given; it is too small, or a device of the
+    /// volume already; or there are as many as there can be. EROFS; EIO, ENOSPC.
+    pub fn add_device(&self, device: Arc<dyn Device>, force: bool) -> Result<Grown> {
+        Change(&self.engine).add_device(device, force)
+    }
+
+    /// Makes the last device smaller, an image file `bytes` long, and returns its size before and
+    /// now. What lies behind the new end is moved first, while others go on to read and write;
+    /// `fold` makes a checkpoint that folds, and is called now and then, when nothing is locked.
+    /// After a power loss before this returns the volume has the old size or the new one.
+    ///
+    /// # Errors
+    /// ENOSPC: what lives does not fit; the message has the smallest size that is possible now.
+    /// EINVAL: it is not larger than that; the devices are being changed; what lies there cannot be
+    /// moved. EROFS; EIO. All is as before then.
+    pub fn shrink_device(&self, bytes: u64, fold: &dyn Fn() -> Result<()>) -> Result<Grown> {
+        Change(&self.engine).shrink(bytes, fold)
+    }
+
+    /// Removes the last device from the volume, as [`Store::shrink_device`] makes it smaller, and returns
+    /// the bytes of all devices before and now. When this returns the device is let go of, and
+    /// nothing on it says any more that it belongs to a volume.
+    ///
+    /// # Errors
+    /// As [`Store::shrink_device`]. EINVAL: it is the only one.
+    pub fn remove_device(&self, fold: &dyn Fn() -> Result<()>) -> Result<Grown> {
+        Change(&self.engine).remove_device(fold)
+    }
+
+    /// Returns the names of the devices, in order.
+    pub fn device_names(&self) -> Vec<String> {
+        self.engine.log.io.devices().iter().map(|d| d.name().to_string()).collect()
+    }
+
     // ---- space ----
 
     /// Returns the number of blocks users can fill when nothing is stored.

@@ -69,6 +69,7 @@ mod core;
 mod create;
 pub mod cred;
 pub mod device;
+mod devices;
 pub mod error;
 pub mod file;
 pub mod fs;

@@ -1,6 +1,7 @@
 //! An open volume: what every operation reaches, and its life from open to close.
 
 use crate::core::{Budget, Core, Journal, memory, space};
+use crate::devices;
 use crate::error::{Error, Result};
 use crate::memfs::MemFs;
 use crate::opened::{self, Opened};
@@ -201,21 +202,98 @@ impl Volume {
         }
     }
 
-    /// Makes the volume larger while it is used, and returns its size in bytes before and now: an
-    /// image file is made `bytes` long; without them all of the device is used, which was made
-    /// longer before. The space is there when this returns, durably; after a power loss before that
-    /// the volume has the old size or the new one.
+    /// Makes the volume larger while it is used, and returns the size in bytes of its last device
+    /// before and now: an image file is made `bytes` long; without them all of the device is used,
+    /// which was made longer before. The space is there when this returns, durably; after a power
+    /// loss before that the volume has the old size or the new one.
     ///
     /// # Errors
-    /// - EINVAL: the volume is larger than that (none is made smaller), so little more adds
-    ///   nothing, the device is not that long, or the volume has several. The message has which.
+    /// - EINVAL: the device is larger than that, so little more adds nothing, the device is not
+    ///   that long, or another one than the last was made longer. The message has which.
     /// - EROFS where it was opened for reading only; EIO, ENOSPC: those of the device.
     pub fn grow(&self, bytes: Option<u64>) -> Result<Grown> {
         let persist = &self.0.persist;
         persist.check_alive()?;
         let grown = persist.promised(persist.store.grow(bytes).map_err(Error::from))?;
-        debug_assert!(grown.before <= grown.after, "no volume is made smaller: {grown:?}");
+        debug_assert!(grown.before <= grown.after, "it is not made smaller: {grown:?}");
         Ok(grown)
+    }
+
+    /// Does as [`Volume::grow`] if `image` is the volume's last device, or none of them as far as
+    /// that is known.
+    ///
+    /// # Errors
+    /// EINVAL: it is another one; the message names the one that can grow. And those of
+    /// [`Volume::grow`].
+    pub fn grow_device(&self, image: &Path, bytes: Option<u64>) -> Result<Grown> {
+        let names = self.0.persist.store.device_names();
+        match devices::place_of(image, &names) {
+            Some(n) if n + 1 < names.len() => Err(devices::not_the_last(image, &names, "grow")),
+            _ => self.grow(bytes),
+        }
+    }
+
+    /// Makes the volume smaller while it is used, and returns the size in bytes of its last device
+    /// before and now: an image file is cut off there. What lies behind is moved first. Durable
+    /// when it returns; after a power loss before that the volume has the old size or the new one.
+    ///
+    /// # Errors
+    /// - ENOSPC: what the volume holds does not fit; the message has the smallest size that is
+    ///   possible.
+    /// - EINVAL: it is not larger than that; its devices are being changed by another call; what
+    ///   lies there cannot be moved.
+    /// - EROFS where it was opened for reading only; EIO: those of the device.
+    pub fn shrink(&self, bytes: u64) -> Result<Grown> {
+        let persist = &self.0.persist;
+        persist.check_alive()?;
+        persist.promised(persist.store.shrink_device(bytes, &devices::fold(persist)).map_err(Error::from))
+    }
+
+    /// Adds an image file or a block device to the volume while it is used, behind its others, and
+    /// returns the bytes of all devices before and now. What it holds is lost. Its space is there
+    /// when this returns, durably. From then on the volume is opened with it too; after a power
+    /// loss before that with it or without, and opening says which if that is not what was given.
+    ///
+    /// # Errors
+    /// - EINVAL: it holds a volume, and `force` is not given; it is too small; there are as many
+    ///   devices as there can be.
+    /// - EBUSY: somebody has it open. ENOENT, EACCES and others: those of the system, from opening
+    ///   it.
+    /// - EROFS where the volume was opened for reading only; EIO, ENOSPC: those of the device.
+    pub fn add_device(&self, image: &Path, force: bool) -> Result<Grown> {
+        self.0.persist.check_alive()?;
+        self.0.persist.writable()?;
+        self.add_open_device(Arc::new(FileDevice::open(image, false)?), force)
+    }
+
+    /// Does the same with a device that the caller has opened. Errors as [`Volume::add_device`].
+    pub fn add_open_device(&self, device: Arc<dyn Device>, force: bool) -> Result<Grown> {
+        let persist = &self.0.persist;
+        persist.check_alive()?;
+        persist.promised(persist.store.add_device(device, force).map_err(Error::from))
+    }
+
+    /// Removes the volume's last device while it is used, and returns the bytes of all devices
+    /// before and now. What lies on it is moved first. Durable when it returns; then the device is
+    /// let go of, and says no more that it belongs to a volume. After a power loss before that the
+    /// volume has it or not, and opening says which if that is not what was given.
+    ///
+    /// # Errors
+    /// - EINVAL: it is not the last device, or the only one; the message says which can be removed.
+    ///   And those of [`Volume::shrink`].
+    pub fn remove_device(&self, image: &Path) -> Result<Grown> {
+        let persist = &self.0.persist;
+        persist.check_alive()?;
+        let names = persist.store.device_names();
+        if devices::place_of(image, &names).is_none_or(|n| n + 1 < names.len()) {
+            return Err(devices::not_the_last(image, &names, "be removed"));
+        }
+        persist.promised(persist.store.remove_device(&devices::fold(persist)).map_err(Error::from))
+    }
+
+    /// Returns the names of the volume's devices, in order.
+    pub fn device_names(&self) -> Vec<String> {
+        self.0.persist.store.device_names()
     }
 
     /// Gives the volume another name for people, of at most 64 bytes; durable when this returns.

@@ -3,7 +3,7 @@
 use crate::failure::{About, Failure, Outcome, written};
 use crate::{image, mounted, names, size};
 use lanefs::{Grown, MountOptions};
-use lanefs_fuse::change::{IOC_GROW, encode_size};
+use lanefs_fuse::change::{DeviceChange, IOC_GROW, encode_size};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 ///
 /// The space is there at once, durably. A power loss meanwhile leaves the old size or the new one.
 /// An image file is made SIZE long; where its file or block device was made longer before, leave
-/// --size out. A volume is never made smaller: make a new one and copy the files.
+/// --size out. Of a volume of several devices the last one grows. `lanefs shrink` makes a volume
+/// smaller, `lanefs device` adds devices and removes them.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The new size, such as 8G [default: all that the image file or block device has]
@@ -20,7 +21,8 @@ pub struct Args {
     /// Do not say what was done
     #[arg(long, short)]
     pub quiet: bool,
-    /// The volume's image or block device, or a directory of a mounted volume
+    /// The volume's image or block device, all of them with commas between, or a directory of a
+    /// mounted volume
     #[arg(value_name = "IMAGE|DIR")]
     pub volume: PathBuf,
 }
@@ -32,7 +34,12 @@ pub fn run(args: &Args) -> Outcome {
         true => vec![args.volume.clone()],
         false => names::images(args.volume.as_os_str()),
     };
-    let mount = |dir: &Path| mounted::change(dir, IOC_GROW, encode_size(bytes));
+    let named = images.last().and_then(|i| i.canonicalize().ok()).filter(|_| !args.volume.is_dir());
+    let mount = |dir: &Path| match &named {
+        // Another one than the last is refused.
+        Some(image) => mounted::change_devices(dir, &DeviceChange::Grow(image.clone(), bytes)),
+        None => mounted::change(dir, IOC_GROW, encode_size(bytes)),
+    };
     let Grown { before, after } = mounted::either(&images, mount, |images| unmounted(images, bytes))?;
     if !args.quiet {
         let (name, after_text) = (args.volume.display(), size::show(after));

@@ -201,7 +201,7 @@ fn refuse_if_in_use(image: &Path, images: &[PathBuf]) -> Result<(), Failure> {
 }
 
 /// Refuses an image whose beginning is not all zeros: it belongs to somebody.
-fn refuse_if_holding(device: &dyn Device) -> Result<(), Failure> {
+pub fn refuse_if_holding(device: &dyn Device) -> Result<(), Failure> {
     let mut blocks =
         vec![lanefs_format::Block([0; BLOCK_SIZE]); 32.min((device.size() / BLOCK_SIZE as u64) as usize)];
     let mut reads: Vec<_> = blocks

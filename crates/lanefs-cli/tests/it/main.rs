@@ -8,6 +8,7 @@ mod change;
 mod common;
 mod copies;
 mod damaged;
+mod devices;
 mod forms;
 mod host_full;
 mod host_told;

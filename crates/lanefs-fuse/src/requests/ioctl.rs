@@ -10,7 +10,7 @@ use crate::about::{ABOUT_SIZE, IOC_ABOUT, encode};
 use crate::adaptor::Adaptor;
 use crate::aside::{Job, What};
 use crate::blocking_hook::{about_to_wait, about_to_wait_for_requests};
-use crate::change::{self, CHANGE_SIZE, IOC_GROW, IOC_LABEL};
+use crate::change::{self, CHANGE_SIZE, DEVICE_SIZE, IOC_DEVICE, IOC_GROW, IOC_LABEL};
 use crate::report::{IOC_REPORT, REPORT_SIZE};
 use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
 use crate::translate::root;
@@ -90,7 +90,7 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
     let mine = || req.user().is_some_and(|u| u == 0 || serves(u));
     match call.command {
         // What the host has of processes and space is not a guest's.
-        IOC_GETPID | IOC_GROW if adaptor.guest => Err(Errno(libc::ENOTTY)),
+        IOC_GETPID | IOC_GROW | IOC_DEVICE if adaptor.guest => Err(Errno(libc::ENOTTY)),
         IOC_GOINGDOWN => go_down(adaptor, req, call).map(|()| Vec::new()),
         FS_IOC_GETFLAGS | FS_IOC_FSGETXATTR => {
             flags::encode(call.command, adaptor.volume.node_flags(req.ino)?)
@@ -110,7 +110,7 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
             about_to_wait();
             Ok(adaptor.reports.serve(call.given, mine()).ok_or(Errno(libc::EINVAL))??)
         }
-        IOC_SYNC | IOC_SCRUB | IOC_GROW | IOC_LABEL if !mine() => Err(Errno(libc::EPERM)),
+        IOC_SYNC | IOC_SCRUB | IOC_GROW | IOC_LABEL | IOC_DEVICE if !mine() => Err(Errno(libc::EPERM)),
         IOC_SYNC => {
             about_to_wait();
             adaptor.volume.sync()?;
@@ -127,6 +127,13 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
             let done = change::grow(&adaptor.volume, call.given).ok_or(Errno(libc::EINVAL))??;
             // There may be space now for what the kernel gathers.
             adaptor.space.look();
+            Ok(done)
+        }
+        IOC_DEVICE if call.capacity < DEVICE_SIZE => Err(Errno(libc::EINVAL)),
+        IOC_DEVICE => {
+            about_to_wait();
+            let done = change::device(&adaptor.volume, call.given).ok_or(Errno(libc::EINVAL))??;
+            adaptor.space.look(); // As above.
             Ok(done)
         }
         IOC_LABEL => {

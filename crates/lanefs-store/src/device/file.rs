@@ -55,7 +55,7 @@ pub struct FileDevice {
     file: OwnedFd,
     lock: ImageLock,
     name: String,
-    /// Bytes. Written by [`Device::lengthen`] alone. Relaxed: who was given an offset behind the
+    /// Bytes. Written by [`Device::lengthen`] and [`Device::shorten`] alone. Relaxed: who was given an offset behind the
     /// old end got it from somebody who saw the new one.
     size: AtomicU64,
     block_device: bool,
@@ -357,6 +357,18 @@ impl Device for FileDevice {
         }
         let size = size_of_medium(&self.file, self.block_device).map_err(fail)?;
         self.size.store(size - size % BLOCK_SIZE as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Cuts a file off; a block device is as long as it is.
+    fn shorten(&self, bytes: u64) -> Result<()> {
+        let fail = |e| self.error("change of the size", bytes, e);
+        if !self.block_device && !self.read_only && file_size(&self.file).map_err(fail)? > bytes {
+            // A request that is late is refused, and does not make the file longer again.
+            self.size.store(bytes - bytes % BLOCK_SIZE as u64, Ordering::Relaxed);
+            rustix::fs::ftruncate(&self.file, bytes).map_err(fail)?;
+            rustix::fs::fsync(&self.file).map_err(fail)?;
+        }
         Ok(())
     }
 

@@ -85,6 +85,12 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         let _ = bytes;
         Ok(())
     }
+    /// Makes the medium `bytes` long, durably, if it is longer and can be made shorter, and looks
+    /// how long it is now. What lies behind is not needed.
+    fn shorten(&self, bytes: u64) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
     /// Returns whether a discard does anything.
     fn discards(&self) -> bool {
         true
@@ -138,6 +144,9 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
     }
     fn lengthen(&self, bytes: u64) -> Result<()> {
         (**self).lengthen(bytes)
+    }
+    fn shorten(&self, bytes: u64) -> Result<()> {
+        (**self).shorten(bytes)
     }
     fn discards(&self) -> bool {
         (**self).discards()

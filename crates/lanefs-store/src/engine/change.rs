@@ -1,37 +1,65 @@
-//! Changes of the superblock: another label, a larger device.
+//! Changes of the superblock: another label, a larger device, one more; a smaller one, one less.
 //!
 //! ```text
-//! 1  longer     the image file is made longer; a block device is asked for its size
-//! 2  far        the superblock's copy at the device's end and, of a device that grows, those of
-//!               both slots; flush
-//! 3  near       its copy in the reserved segments; flush
-//! 4  block 0    of all devices, the first one last; flush                <- the commit point
-//! 5  use        only now memory knows of the new segments
+//! more                                              less
+//! 1  longer     the image file, or a block          evacuate   whatever lies behind the new end, or on the
+//!               device is asked for its size                   device that goes (`evacuation`)
+//! 2  new        all of a device that is added;
+//!               flush
+//! 3  far        the superblock's copies at the      far        of the device that shrinks; of the first one
+//!               devices' ends; of a first device               those of both slots; flush
+//!               that grows, those of both slots;
+//!               flush
+//! 4  near       its copies in the reserved
+//!               segments; flush
+//! 5  block 0    of all devices, the first one       block 0    of the first device; flush
+//!               last; flush
+//!               ------------------------------------------------------------ the commit point
+//! 6  use        only now memory knows of the        drop       memory knows no more of the old segments
+//!               new segments
+//! 7                                                 others     near, far and block 0 of all devices; flush
+//! 8                                                 let go     the file is cut off, old copies are wiped
 //! ```
 //!
-//! 1. Until step 4 is durable the old superblock is in force, and the volume refers to nothing
-//!    behind its end. Old trees and old logs are good under the new one: it adds segments, and
-//!    changes neither the numbers nor the places of those there were. So a power loss at any moment
-//!    leaves one or the other, and each opens.
-//! 2. If block 0 is torn, the near copy counts, which is the new one by then. If it is lost later,
-//!    though step 4 was never reached, the near copy may have more than block 0 had: no harm, for
-//!    the reason above.
-//! 3. Of a device that grows the new copies do not lie where the old ones do. Those stay good until
-//!    step 4, and are overwritten behind it: they lie in what is a part of the log from then on.
+//! 1. Until step 5 is durable the old superblock is in force. The volume refers to nothing that only
+//!    the larger of the two has: not yet, or not any more. Old trees and old logs are good under
+//!    both, which name the same segments by the same numbers. So a power loss at any moment leaves
+//!    one or the other, and each opens.
+//! 2. Whichever copy is believed where block 0 is torn, or lost later: it says no less than what is
+//!    in force (`recovery::superblock`, 2). For that the order is another one where the volume
+//!    becomes smaller. A near copy that said so before block 0 does would be believed when, years
+//!    later, block 0 is lost of a volume that had gone on with its old size: what lies behind the
+//!    new end would be gone.
+//! 3. Of a device that changes its size the new copies at the end do not lie where the old ones do.
+//!    Those stay good until step 5. Of one that grows they are overwritten behind it: they lie in
+//!    what is a part of the log from then on. Of one that shrinks the new ones lie in what nobody
+//!    uses any more, and of two the larger is believed.
 //! 4. The label is that of the first device's superblock, and so are the devices and their sizes:
 //!    what the others say of these counts for nothing (`recovery::superblock`, 1).
-//! 5. All of it happens under the maintenance lock: no checkpoint writes a slot meanwhile.
+//! 5. All of it happens under the maintenance lock: no checkpoint writes a slot meanwhile. Only an
+//!    evacuation lets go of it.
+//! 6. A device that is added is whole and durable before any other names it, and has an identity of
+//!    its own each time. So one whose adding was cut short is a member under none of the two, and
+//!    one that was removed is none for as long as it is not added again.
 
 use crate::api::Grown;
 use crate::device::{Device, WriteReq};
 use crate::engine::Engine;
+use crate::engine::evacuation::Evacuation;
 use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
 use crate::log::io::Write;
 use crate::log::slots::read_slot;
-use lanefs_format::superblock::{DeviceEntry, Superblock};
+use crate::log::space::SEGMENTS_PER_MLOG;
+use crate::recovery::make::{MIN_SEGMENTS, encode_copies, random, refuse_volume, take_away};
+use crate::recovery::superblock::write_again;
+use lanefs_format::superblock::{DeviceEntry, MAX_DEVICES, Superblock, Uuid};
 use lanefs_format::{BLOCK_SHIFT, Block, BlockAddr};
+use lanefs_sync::lock::MutexGuard;
 use std::sync::Arc;
+
+/// The fewest segments that a device adds to a volume.
+const LEAST_SEGMENTS: u32 = 4;
 
 fn invalid<T>(device: &dyn Device, why: impl std::fmt::Display) -> Result<T> {
     Err(StoreError::Invalid(format!("{}: {why}", device.name())))
@@ -65,6 +93,7 @@ impl Change<'_> {
 
     /// Makes the volume larger: see [`crate::Store::grow`].
     pub fn grow(&self, bytes: Option<u64>) -> Result<Grown> {
+        let _one = self.one_at_a_time()?;
         let mut m = self.0.maintenance.lock();
         self.check_changeable(&m)?;
         let old = self.0.superblock();
@@ -83,7 +112,7 @@ impl Change<'_> {
                 return invalid(
                     &**device,
                     format_args!(
-                        "the volume has {before} bytes and cannot be made smaller; make a new one of {b} bytes and copy the files"
+                        "cannot be made smaller by this: it has {before} bytes, and `lanefs shrink` does that"
                     ),
                 );
             }
@@ -125,20 +154,253 @@ impl Change<'_> {
         //    there.
         let gone: Vec<_> = (had..had + far).map(|at| (at, Block::zeroed())).collect();
         let _ = put(&**device, &gone);
-        // 5.
+        // 6.
         self.0.log.segments.grow(blocks);
-        m.usage.grow(self.0.log.segments.len());
-        let usable = self.0.log.segments.geometry.usable();
-        self.0.log.segments.set_reserved_segments(
-            crate::log::space::segments_held_back(usable, self.0.log.mlogs.len()) * 3 / 5,
-        );
-        self.0.log.space.grow(usable);
+        self.use_new(&mut m);
         debug_assert_eq!(
             self.0.log.segments.geometry.log_segments(devices.len() - 1).len() as u64,
             old.layout.segments(blocks) - u64::from(old.layout.reserved_segments),
             "segments in use"
         );
         Ok(Grown { before, after: (blocks + far) << BLOCK_SHIFT })
+    }
+
+    /// Adds a device behind the others: see [`crate::Store::add_device`].
+    pub fn add_device(&self, device: Arc<dyn Device>, force: bool) -> Result<Grown> {
+        let _one = self.one_at_a_time()?;
+        let mut m = self.0.maintenance.lock();
+        self.check_changeable(&m)?;
+        let (old, io) = (self.0.superblock(), &self.0.log.io);
+        let n = io.devices().len();
+        if io.devices().iter().any(|d| Arc::ptr_eq(d, &device)) {
+            return invalid(&*device, "is a device of the volume already");
+        }
+        if n == MAX_DEVICES {
+            return invalid(&*device, format_args!("a volume has {MAX_DEVICES} devices at the most"));
+        }
+        if !force {
+            refuse_volume(&*device)?;
+        }
+        let far = old.far_blocks();
+        let blocks = (device.size() >> BLOCK_SHIFT).saturating_sub(far);
+        let geometry = &self.0.log.segments.geometry;
+        let first = geometry.total();
+        let least = geometry.reserved + LEAST_SEGMENTS;
+        if old.layout.segments(blocks) < u64::from(least) || geometry.end_with_another(blocks) - first < least
+        {
+            let bytes = (old.layout.first_block(least.into()) + far) << BLOCK_SHIFT;
+            return invalid(&*device, format_args!("is too small; a device needs at least {bytes} bytes"));
+        }
+        let mut new = (*old).clone();
+        new.devices.push(DeviceEntry { uuid: Uuid::from_random(random()?), blocks });
+        // All of the new device is durable before another one names it (6).
+        let own = Superblock { device_index: n as u8, ..new.clone() };
+        let encoded = encode_copies(&*device, &own)?;
+        take_away(std::slice::from_ref(&device), n, &new)?;
+        if old.has_far_copies() {
+            let stamp = self.0.checkpoints().stamp(&m);
+            let places = (0..2).map(|i| own.stamp_place(n, i));
+            put(&*device, &places.map(|at| (at.block(), stamp.encode(at))).collect::<Vec<_>>())?;
+        }
+        put(&*device, &encoded)?;
+        device.flush()?;
+        self.replace_superblock(new, &[])?;
+        // 6.
+        let total = |sb: &Superblock| sb.devices.iter().map(|d| d.blocks + far).sum::<u64>() << BLOCK_SHIFT;
+        io.add_device(device);
+        self.0.log.segments.add_device(blocks);
+        self.use_new(&mut m);
+        self.0.log.spread_mlogs();
+        io.keep_reserve_of_last();
+        debug_assert_eq!(self.0.log.segments.devices(), io.devices().len(), "devices in use");
+        Ok(Grown { before: total(&old), after: total(&self.0.superblock()) })
+    }
+
+    /// Makes the last device smaller: see [`crate::Store::shrink_device`].
+    pub fn shrink(&self, bytes: u64, fold: &dyn Fn() -> Result<()>) -> Result<Grown> {
+        let _one = self.one_at_a_time()?;
+        self.0.log.check_writable()?;
+        let old = self.0.superblock();
+        let (log, n) = (&self.0.log, old.devices.len());
+        let (Some(last), Some(device)) = (old.devices.last(), log.io.devices().last()) else {
+            return Err(StoreError::Invalid("a volume lies on a device".into()));
+        };
+        let (far, had, t) = (old.far_blocks(), last.blocks, &log.segments);
+        let before = (had + far) << BLOCK_SHIFT;
+        let span = t.geometry.log_segments(n - 1);
+        // A whole segment less, and copies that do not lie on the old ones.
+        let most = old.layout.first_block(old.layout.segments(had)) - 1;
+        let most = (most.min(had - far) + far) << BLOCK_SHIFT;
+        if bytes > most {
+            return invalid(
+                &**device,
+                format_args!("has {before} bytes, and would lose no segment; give at most {most}"),
+            );
+        }
+        let bytes = bytes - bytes % lanefs_format::BLOCK_SIZE as u64;
+        let others = t.geometry.usable() - span.len() as u32;
+        let least = self.least_usable().max(others + LEAST_SEGMENTS);
+        let fewest = u64::from(least - others + old.layout.reserved_segments);
+        let smallest = (old.layout.first_block(fewest) + far) << BLOCK_SHIFT;
+        let refused = || {
+            Err(StoreError::TooSmall(format!(
+                "{}: what the volume holds, with what is kept back for itself, needs {smallest} bytes of it; \
+                 delete files, or give at least that{}",
+                device.name(),
+                self.mlogs_matter(least)
+            )))
+        };
+        if bytes < smallest {
+            return refused();
+        }
+        let blocks = (bytes >> BLOCK_SHIFT) - far;
+        debug_assert!(blocks + far <= had, "copies at block {blocks} would lie on those at {had}");
+        let from = t.geometry.end_with(blocks);
+        debug_assert!(span.contains(&from), "segment {from} is none of {span:?}");
+        let (mut m, evacuation) = match Evacuation::run(self.0, from, fold) {
+            Err(StoreError::NoSpace) => return refused(),
+            done => done?,
+        };
+        let mut new = (*old).clone();
+        new.label.clone_from(&self.0.superblock().label);
+        if let Some(last) = new.devices.last_mut() {
+            *last = DeviceEntry { blocks, ..*last };
+        }
+        // 3. Those of other devices say less than is in force before step 5.
+        let mut copies = if n == 1 { self.slots_for(&new)? } else { Vec::new() };
+        let own = Superblock { device_index: (n - 1) as u8, ..new.clone() };
+        copies.extend(encode_copies(&**device, &own)?.into_iter().filter(|(at, _)| *at >= blocks));
+        let wipe = |at: std::ops::Range<u64>| {
+            let gone: Vec<_> = at.map(|at| (at, Block::zeroed())).collect();
+            let _ = put(&**device, &gone); // Best effort: the larger copy is believed (3).
+        };
+        if let Err(e) = put(&**device, &copies).and_then(|()| log.io.flush(log.io.all())) {
+            wipe(blocks..blocks + far);
+            return Err(e);
+        }
+        self.commit_smaller(&mut m, &new, evacuation, false)?;
+        // 8. Of an image file they are cut off.
+        wipe(had..had + far);
+        if let Err(e) = device.shorten(bytes) {
+            tracing::warn!("{}: stays as long as it was: {e}", device.name());
+        }
+        Ok(Grown { before, after: (blocks + far) << BLOCK_SHIFT })
+    }
+
+    /// Removes the last device: see [`crate::Store::remove_device`].
+    pub fn remove_device(&self, fold: &dyn Fn() -> Result<()>) -> Result<Grown> {
+        let _one = self.one_at_a_time()?;
+        self.0.log.check_writable()?;
+        let old = self.0.superblock();
+        let (log, t) = (&self.0.log, &self.0.log.segments);
+        let [rest @ .., device] = log.io.devices() else {
+            return Err(StoreError::Invalid("a volume lies on a device".into()));
+        };
+        if rest.is_empty() {
+            return invalid(
+                &**device,
+                "is the only device of the volume; its files have to be copied elsewhere",
+            );
+        }
+        let span = t.geometry.log_segments(rest.len());
+        let others = t.geometry.usable() - span.len() as u32;
+        let least = self.least_usable();
+        let refused = || {
+            let missing = u64::from(least.saturating_sub(others).max(1)) * log.segment_bytes().0;
+            Err(StoreError::TooSmall(format!(
+                "{}: what the volume holds, with what is kept back for itself, does not fit into its other \
+                 devices: {missing} bytes are missing; delete files, or let it have more{}",
+                device.name(),
+                self.mlogs_matter(least)
+            )))
+        };
+        if others < least {
+            return refused();
+        }
+        let (mut m, evacuation) = match Evacuation::run(self.0, span.start, fold) {
+            Err(StoreError::NoSpace) => return refused(),
+            done => done?,
+        };
+        let mut new = (*old).clone();
+        new.label.clone_from(&self.0.superblock().label);
+        new.devices.pop();
+        self.commit_smaller(&mut m, &new, evacuation, true)?;
+        // 8. Nobody takes it for a member.
+        let own = Superblock { device_index: rest.len() as u8, ..(*old).clone() };
+        let gone: Vec<_> = own.places().into_iter().map(|at| (at, Block::zeroed())).collect();
+        if let Err(e) = put(&**device, &gone).and_then(|()| device.flush()) {
+            tracing::warn!("{}: was removed, and still says that it is a device of it: {e}", device.name());
+        }
+        device.release();
+        let total = |sb: &Superblock| {
+            sb.devices.iter().map(|d| d.blocks + sb.far_blocks()).sum::<u64>() << BLOCK_SHIFT
+        };
+        Ok(Grown { before: total(&old), after: total(&new) })
+    }
+
+    /// Does steps 5 to 7 for a superblock that says less.
+    fn commit_smaller(
+        &self,
+        m: &mut Maintenance,
+        new: &Superblock,
+        evacuation: Evacuation<'_>,
+        device: bool,
+    ) -> Result<()> {
+        let log = &self.0.log;
+        // Whatever the answer is: the segments may be gone, and with an error nothing is written
+        // any more.
+        evacuation.succeeded();
+        self.write_first(new, 0)?;
+        *self.0.superblock.lock() = Arc::new(new.clone());
+        log.segments.drop_withdrawn(device);
+        m.usage.set_segments(log.segments.len());
+        m.stuck.retain(|seg| *seg < log.segments.len());
+        if device {
+            log.io.remove_device();
+            log.spread_mlogs();
+        }
+        let written = self.write_far(new, &[]).and_then(|()| self.write_near(new));
+        // The volume is what block 0 says. But nothing may be let go of that a copy still names.
+        written.inspect_err(|e| log.io.fail(e))?;
+        (1..new.devices.len()).try_for_each(|d| self.write_first(new, d))
+    }
+
+    /// Returns the fewest usable segments that the volume can do with now.
+    fn least_usable(&self) -> u32 {
+        let log = &self.0.log;
+        let used = log.space.least_usable(log.segments.geometry.usable());
+        let for_mlogs = if log.mlogs.len() > 1 { SEGMENTS_PER_MLOG * log.mlogs.len() as u32 } else { 0 };
+        used.max(for_mlogs).max(MIN_SEGMENTS)
+    }
+
+    /// Says so where fewer segments would do for a mount with fewer logs.
+    fn mlogs_matter(&self, least: u32) -> String {
+        let log = &self.0.log;
+        match log.mlogs.len() {
+            n if n > 1 && least == SEGMENTS_PER_MLOG * n as u32 => {
+                format!(
+                    " (it is open with {n} logs; with fewer, as of an unmounted volume, it could be smaller)"
+                )
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Returns what keeps others from changing the devices meanwhile.
+    fn one_at_a_time(&self) -> Result<MutexGuard<'_, ()>> {
+        self.0.resizing.try_lock().ok_or_else(|| {
+            StoreError::Invalid("the volume's devices are being changed; try again when that is done".into())
+        })
+    }
+
+    /// Lets the rest of the engine know of segments that have come.
+    fn use_new(&self, m: &mut Maintenance) {
+        let log = &self.0.log;
+        m.usage.set_segments(log.segments.len());
+        let usable = log.segments.geometry.usable();
+        log.segments
+            .set_reserved_segments(crate::log::space::segments_held_back(usable, log.mlogs.len()) * 3 / 5);
+        log.space.grow(usable);
     }
 
     /// Refuses to find that nothing was to do where another device than the last one was made
@@ -177,40 +439,62 @@ impl Change<'_> {
         Ok(copies)
     }
 
-    /// Does steps 2 to 4. `copies`: of the slots, on the first device.
+    /// Does steps 3 to 5 for a superblock that says more, on the devices that there are. `copies`: of the slots, on the first
+    /// device.
     fn replace_superblock(&self, new: Superblock, copies: &[(u64, Box<Block>)]) -> Result<()> {
         let devices = self.0.log.io.devices();
-        debug_assert_eq!(new.devices.len(), devices.len(), "the superblock names other devices");
+        let old = self.0.superblock();
+        debug_assert!(new.devices.len() >= devices.len(), "the superblock names other devices");
         debug_assert!(new.volume == self.0.log.volume, "the superblock of another volume");
         debug_assert!(
-            self.0.superblock().devices.iter().zip(&new.devices).all(|(old, new)| old.blocks <= new.blocks),
+            old.devices.iter().zip(&new.devices).all(|(old, new)| old.blocks <= new.blocks),
             "a device would become smaller, with what lies at its end"
         );
-        let of = |d: usize| Superblock { device_index: d as u8, ..new.clone() };
-        let encode =
-            |d: usize, at: u64| of(d).encode(at).map_err(|e| StoreError::superblock(devices[d].name(), &e));
+        if let Err(e) = self.write_far(&new, copies).and_then(|()| self.write_near(&new)) {
+            // What was written says more than is in force, and would be believed if block 0 were
+            // lost. Best effort, as by an open.
+            let _ = write_again(devices, &old);
+            return Err(e);
+        }
+        for d in (0..devices.len()).rev() {
+            self.write_first(&new, d)?; // Of the first device: the commit point.
+        }
+        *self.0.superblock.lock() = Arc::new(new);
+        Ok(())
+    }
+
+    /// Writes the copies at the devices' ends, and those of the slots, and flushes.
+    fn write_far(&self, new: &Superblock, copies: &[(u64, Box<Block>)]) -> Result<()> {
         let near = new.layout.copy_block();
-        for (d, device) in devices.iter().enumerate() {
-            let sb = of(d);
-            let far = sb.places().into_iter().filter(|at| *at != 0 && *at != near);
-            let mut blocks = far.map(|at| Ok((at, encode(d, at)?))).collect::<Result<Vec<_>>>()?;
+        for (d, device) in self.0.log.io.devices().iter().enumerate() {
+            let mut blocks = encode_copies(&**device, &Superblock { device_index: d as u8, ..new.clone() })?;
+            blocks.retain(|(at, _)| *at != 0 && *at != near);
             if d == 0 {
                 blocks.extend(copies.iter().cloned());
             }
             put(&**device, &blocks)?;
         }
-        self.0.log.io.flush(self.0.log.io.all())?;
-        for (d, device) in devices.iter().enumerate() {
-            put(&**device, &[(near, encode(d, near)?)])?;
+        self.0.log.io.flush(self.0.log.io.all())
+    }
+
+    /// Writes the copies in the reserved segments, and flushes.
+    fn write_near(&self, new: &Superblock) -> Result<()> {
+        let near = new.layout.copy_block();
+        for (d, device) in self.0.log.io.devices().iter().enumerate() {
+            let mut blocks = encode_copies(&**device, &Superblock { device_index: d as u8, ..new.clone() })?;
+            blocks.retain(|(at, _)| *at == near);
+            put(&**device, &blocks)?;
         }
-        self.0.log.io.flush(self.0.log.io.all())?;
-        for d in (0..devices.len()).rev() {
-            // Sticky from here on: it is not known which of the two is in force after an error.
-            let block = encode(d, 0)?;
-            self.0.log.io.write_roots(&[Write { addr: BlockAddr::new(d as u8, 0), data: &block.0 }])?;
-            self.0.log.io.flush(1 << d)?; // Of the first device: the commit point.
-        }
-        *self.0.superblock.lock() = Arc::new(new);
-        Ok(())
+        self.0.log.io.flush(self.0.log.io.all())
+    }
+
+    /// Writes block 0 of a device, and flushes. An error is sticky: it is not known which of the
+    /// two is in force.
+    fn write_first(&self, new: &Superblock, d: usize) -> Result<()> {
+        let name = self.0.log.io.devices()[d].name();
+        let sb = Superblock { device_index: d as u8, ..new.clone() };
+        let block = sb.encode(0).map_err(|e| StoreError::superblock(name, &e))?;
+        self.0.log.io.write_roots(&[Write { addr: BlockAddr::new(d as u8, 0), data: &block.0 }])?;
+        self.0.log.io.flush(1 << d)
     }
 }

@@ -125,17 +125,9 @@ impl Cleaner<'_> {
             for (seg, emptied) in self.empty_segments(m, &victims) {
                 let (moved, marked) = emptied?;
                 spent += (moved + marked) * self.log.metadata_copies();
-                let emptied = u64::from(!m.stuck.contains(&seg));
-                for r in [&mut report, &mut m.cleaned] {
-                    r.moved += moved;
-                    r.marked += marked;
-                    r.segments += emptied;
-                }
+                let segments = u64::from(!m.stuck.contains(&seg));
+                self.count(m, &mut report, CleanReport { moved, marked, segments });
             }
-            let done = &self.log.io.maintained;
-            done.emptied.store(m.cleaned.segments, Ordering::Relaxed);
-            done.data_moved.store(m.cleaned.moved, Ordering::Relaxed);
-            done.nodes_marked.store(m.cleaned.marked, Ordering::Relaxed);
             debug_assert!(report.segments <= tried.len() as u64, "{} segments of {tried:?}", report.segments);
         }
     }
@@ -163,8 +155,12 @@ impl Cleaner<'_> {
             {
                 break;
             }
-            let fit =
-                |seg, i: &SegInfo| i.touched < m.durable && !tried.contains(&seg) && !m.stuck.contains(&seg);
+            let fit = |seg, i: &SegInfo| {
+                i.touched < m.durable
+                    && !tried.contains(&seg)
+                    && !m.stuck.contains(&seg)
+                    && !self.log.segments.is_withdrawn(seg)
+            };
             let Some(victim) = self.log.segments.take_victim(!foreground, fit) else { break };
             debug_assert!(!tried.contains(&victim), "segment {victim} was emptied in this round");
             lives += u64::from(self.log.segments.info(victim).live);
@@ -172,6 +168,46 @@ impl Cleaner<'_> {
             victims.push(victim);
         }
         victims
+    }
+
+    /// Counts what was done.
+    fn count(&self, m: &mut Maintenance, report: &mut CleanReport, more: CleanReport) {
+        for r in [report, &mut m.cleaned] {
+            r.moved += more.moved;
+            r.marked += more.marked;
+            r.segments += more.segments;
+        }
+        let done = &self.log.io.maintained;
+        done.emptied.store(m.cleaned.segments, Ordering::Relaxed);
+        done.data_moved.store(m.cleaned.moved, Ordering::Relaxed);
+        done.nodes_marked.store(m.cleaned.marked, Ordering::Relaxed);
+    }
+
+    /// Empties full segments that are withdrawn, however much of them lives, as long as there is
+    /// space for what is moved and for the next checkpoint. Slack was let go of before.
+    pub(crate) fn empty_withdrawn(&self, m: &mut Maintenance) -> Result<CleanReport> {
+        let mut report = CleanReport::default();
+        self.inodes.cache.clear_live_marks(&self.log.segments);
+        let size = u64::from(self.log.segments.geometry.segment_blocks);
+        let owed = u64::from(self.log.segments.summaries_owed());
+        let space = self.log.free_segment_blocks().saturating_sub(owed);
+        let mut spent = 0;
+        for seg in self.log.segments.withdrawn_full() {
+            if self.log.segments.info(seg).touched >= m.durable {
+                continue; // The next checkpoint makes it fit (1).
+            }
+            if spent > 0 && (spent + size > space / 2 || self.cleaned_enough(m, &report)) {
+                break;
+            }
+            for (seg, emptied) in self.empty_segments(m, &[seg]) {
+                let (moved, marked) = emptied?;
+                spent += (moved + marked) * self.log.metadata_copies();
+                let segments = u64::from(!m.stuck.contains(&seg));
+                self.count(m, &mut report, CleanReport { moved, marked, segments });
+            }
+        }
+        debug_assert!(spent == 0 || report.moved + report.marked > 0, "nothing was moved");
+        Ok(report)
     }
 
     /// Returns whether the next checkpoint needs the segments that are free, about: for each inode

@@ -143,18 +143,31 @@ impl Engine {
     pub fn mark_quiet_logs(&self) -> Result<()> {
         self.log.check_writable()?;
         let quiet: Vec<usize> = self.log.mlogs.iter().filter(|m| m.wants_mark()).map(|m| m.id).collect();
-        if quiet.is_empty() {
+        self.put_marks(&quiet, false)
+    }
+
+    /// Writes a mark into each of these logs. Where space is short there is none for one, unless it
+    /// is `urgent`: then that is an error.
+    pub(crate) fn put_marks(&self, logs: &[usize], urgent: bool) -> Result<()> {
+        if logs.is_empty() {
             return Ok(());
         }
         let mut placed: Vec<Placed> = Vec::new();
+        let mut refused = Ok(());
         let flight = {
             let section = self.log.sections.enter(0);
             section.check()?;
-            for id in quiet {
+            for &id in logs {
                 let mut bytes = Vec::new();
                 batch::put_message_head(&mut bytes, &[], 0);
-                // Where space is short there is none for a mark.
-                let Ok(p) = self.log.place(id, self.log.fsync_head(), bytes, 0, false) else { continue };
+                let p = match self.log.place(id, self.log.fsync_head(), bytes, 0, urgent) {
+                    Ok(p) => p,
+                    Err(e) if urgent => {
+                        refused = Err(e);
+                        break;
+                    }
+                    Err(_) => continue,
+                };
                 debug_assert_eq!(p.places.len(), 1, "a mark is a message of one batch");
                 self.log.mlogs[id].marked(p.last_place());
                 placed.push(p);
@@ -162,9 +175,9 @@ impl Engine {
             section.leave()
         };
         let (tickets, writes, shares) = Default::default();
-        Begun { log: &self.log, durable: true, tickets, writes, placed, shares, no_space: None, flight }
-            .finish()
-            .0
+        let begun =
+            Begun { log: &self.log, durable: true, tickets, writes, placed, shares, no_space: None, flight };
+        begun.finish().0.and(refused)
     }
 
     /// Gives the shares of an epoch their places, from the mlog `first` on, and notes it as

@@ -15,6 +15,7 @@ mod cleaner;
 pub(crate) mod commit;
 mod commits;
 mod copies;
+pub(crate) mod evacuation;
 pub(crate) mod fold;
 pub(crate) mod maintenance;
 pub(crate) mod ordered;
@@ -57,6 +58,9 @@ pub(crate) struct Engine {
     /// it.
     pub superblock: CachePadded<Mutex<Arc<Superblock>>>,
     pub maintenance: CachePadded<Mutex<Maintenance>>,
+    /// Held by who changes the devices or their sizes: one at a time, though an evacuation lets go
+    /// of the maintenance lock. Nobody waits for it.
+    pub resizing: Mutex<()>,
     /// Dirty inodes that the last checkpoint left: their NEW is not folded. Written by the holder
     /// of the maintenance lock, read by every 32nd transaction of a lane and by those that find no
     /// space. Relaxed: a hint, which orders nothing.
@@ -98,6 +102,7 @@ impl Engine {
             hash_key: superblock.hash_key,
             superblock: CachePadded::new(Mutex::new(Arc::new(superblock))),
             maintenance: CachePadded::new(Mutex::new(maintenance)),
+            resizing: Mutex::new(()),
             dirty_floor: CachePadded::new(AtomicUsize::new(0)),
             sealer: CachePadded::new(AtomicUsize::new(0)),
             accept_loss: options.accept_loss,

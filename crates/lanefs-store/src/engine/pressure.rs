@@ -55,7 +55,7 @@ impl Engine {
             log_bytes: blocks << lanefs_format::BLOCK_SHIFT,
             free_segments: free,
             pending_segments,
-            segments: u64::from(self.log.segments.geometry.usable()),
+            segments: u64::from(self.log.segments.usable()),
             low_water,
             checkpoint_below,
             clean_below,

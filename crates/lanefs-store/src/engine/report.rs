@@ -22,7 +22,7 @@ impl Engine {
         let log = &self.log;
         let census = log.segments.census();
         let pressure = self.pressure_of(census.pending);
-        let mlogs: Vec<_> = log.mlogs.iter().map(|m| (m.device, m.figures(&log.segments))).collect();
+        let mlogs: Vec<_> = log.mlogs.iter().map(|m| (m.device(), m.figures(&log.segments))).collect();
         let all = |m: &MlogFigures| m.written.data + m.written.log;
         debug_assert!(mlogs.iter().all(|m| all(&m.1) >= m.1.appended), "a part of all: {mlogs:?}");
         let (asked, issued) = log.io.flushes();

@@ -85,6 +85,7 @@ impl Inodes {
         };
         let mut todo: Vec<usize> = (0..pages.len()).collect();
         let mut patience = 0;
+        let mut failed: Option<(Vec<(usize, BlockRef)>, StoreError)> = None;
         loop {
             let mut refs: Vec<(usize, BlockRef)> = Vec::with_capacity(todo.len());
             let mut at = 0;
@@ -116,7 +117,16 @@ impl Inodes {
                 debug_assert_eq!(n, at);
             }
             debug_assert!(todo.is_sorted() && refs.len() <= todo.len(), "each page is read once");
-            let bad = read_verified(pages, &refs, io)?;
+            let bad = match (failed.take(), read_verified(pages, &refs, io)) {
+                (_, Ok(bad)) => bad,
+                // Still mapped, and still not to be read.
+                (Some((before, _)), Err(e)) if before == refs => return Err(e),
+                // Moved meanwhile, perhaps, and its device is shorter now or gone.
+                (_, Err(e)) => {
+                    failed = Some((refs, e));
+                    continue;
+                }
+            };
             if bad.is_empty() {
                 return Ok(());
             }

@@ -35,7 +35,7 @@ impl SegmentTable {
     /// Returns whether so much is free that a chain may hold data (4): an eighth of the volume, and
     /// twice what is kept back.
     fn has_plenty(&self) -> bool {
-        let (free, usable) = (self.free_count(), self.geometry.usable());
+        let (free, usable) = (self.free_count(), self.usable());
         let is_small = usable < LEAST;
         !is_small && !self.slack.is_on() && free / 2 > self.reserved_segments() && free > usable / 8
     }

@@ -115,6 +115,11 @@ impl Filed {
         self.freed.push(seg);
     }
 
+    /// Forgets that segments from `end` on were freed: they are gone.
+    pub fn forget_freed(&mut self, end: SegId) {
+        self.freed.retain(|seg| *seg < end);
+    }
+
     /// Takes the segments that were freed since the last call.
     pub fn take_freed(&mut self) -> Vec<SegId> {
         std::mem::take(&mut self.freed)

@@ -6,7 +6,8 @@
 //! KiB. Nobody writes figures of a segment before it was claimed, but for an open, which writes
 //! those that the usage table or the log names; so groups are made by these alone, and never go.
 //!
-//! Groups come in *runs*: one for the volume as it was opened, and one for each time it grew.
+//! Groups come in *runs*: one for the volume as it was opened, and one for each time it grew. They
+//! stay when it becomes smaller, and are as new when it grows again ([`Segment::renew`]).
 
 use crate::log::geometry::{Geometry, SegId};
 use lanefs_format::usage_node::BITMAP_WORDS;
@@ -102,6 +103,22 @@ pub(super) struct Segment {
 }
 
 impl Segment {
+    /// Makes the figures of a segment that is there again what those of a new one are. Nobody else
+    /// has the segment.
+    pub fn renew(&self, is_reserved: bool) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let m = &self.meta;
+        debug_assert_eq!((m.live.load(Relaxed), m.tree.load(Relaxed)), (0, 0), "something is in use");
+        debug_assert!(!m.noted.load(Relaxed) && m.filed.load(Relaxed) == 0, "it is on a list");
+        let state = if is_reserved { State::Reserved } else { State::Free };
+        m.state.store(state as u8, Relaxed);
+        m.heat.store(0, Relaxed);
+        m.paired.store(false, Relaxed);
+        m.written.store(0, Relaxed);
+        m.touched.store(0, Relaxed);
+        m.stale.store(0, Relaxed);
+    }
+
     /// Returns a word of marks: bit b of word w is that of block 64 w + b.
     pub fn word(&self, which: Which, w: usize) -> &AtomicU64 {
         debug_assert!(w < BITMAP_WORDS, "word {w} of the marks of a segment");
@@ -194,6 +211,15 @@ impl Figures {
     /// Returns the segments that have figures.
     pub fn known(&self) -> impl Iterator<Item = SegId> + '_ {
         self.groups().filter(|g| g.1).flat_map(|g| g.0)
+    }
+
+    /// Returns the end of all runs: the number of segments that there were at the most.
+    pub fn end(&self) -> SegId {
+        let mut run = self;
+        while let Some(later) = run.later.get() {
+            run = later;
+        }
+        run.segments.end
     }
 
     /// Adds a run behind all others. One thread at a time.

@@ -18,8 +18,8 @@ use lanefs_sync::hash::WordMap;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, SignalsBlocked};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::Builder;
 use std::time::Instant;
 use zerocopy::IntoBytes;
@@ -144,10 +144,41 @@ pub(crate) struct Maintained {
     pub nodes_marked: AtomicU64,
 }
 
+/// The devices of a volume from one change of them to the next. Whoever has an address finds its
+/// device here: it was given to others behind the change. So nobody waits for a change, and what
+/// was there before stays till the volume is closed.
+struct Members {
+    devices: Vec<Arc<dyn Device>>,
+    gates: Vec<Arc<FlushGate>>,
+    /// Flushes of devices that are gone: asked for, and given to them.
+    flushes: (u64, u64),
+    /// What took its place. Set once, by the holder of the maintenance lock. The cell orders that.
+    later: OnceLock<Box<Members>>,
+}
+
+impl Members {
+    fn new(devices: Vec<Arc<dyn Device>>) -> Members {
+        let gates = devices.iter().map(|d| Arc::new(FlushGate::new(d.clone()))).collect();
+        Members { devices, gates, flushes: (0, 0), later: OnceLock::new() }
+    }
+
+    fn device(&self, addr: BlockAddr, what: &'static str) -> Result<&Arc<dyn Device>> {
+        self.devices.get(addr.device()).ok_or_else(|| StoreError::Corrupt {
+            addr,
+            what,
+            why: format!("there is no device {}", addr.device()),
+        })
+    }
+
+    /// Returns an empty list for each.
+    fn lists<T>(&self) -> Vec<Vec<T>> {
+        self.devices.iter().map(|_| Vec::new()).collect()
+    }
+}
+
 /// The devices of a volume, and what is on its way to and from them.
 pub(crate) struct Io {
-    devices: Vec<Arc<dyn Device>>,
-    gates: Vec<FlushGate>,
+    first: Members,
     cache: NodeCache,
     /// Nothing is ever written; what is queued stays queued.
     pub(super) read_only: bool,
@@ -190,10 +221,8 @@ pub(crate) struct Io {
 impl Io {
     pub fn new(devices: Vec<Arc<dyn Device>>, cache_bytes: usize, read_only: bool) -> Io {
         debug_assert!((1..=MAX_DEVICES).contains(&devices.len()), "{} devices", devices.len());
-        let gates = devices.iter().map(|d| FlushGate::new(d.clone())).collect();
         Io {
-            devices,
-            gates,
+            first: Members::new(devices),
             cache: NodeCache::new(cache_bytes),
             read_only,
             segments: None,
@@ -223,7 +252,7 @@ impl Io {
 
     /// Returns the same with the segments of the volume.
     pub fn with_segments(self, segments: &Arc<SegmentTable>) -> Io {
-        debug_assert_eq!(segments.devices(), self.devices.len(), "segments of other devices");
+        debug_assert_eq!(segments.devices(), self.devices().len(), "segments of other devices");
         Io { segments: Some(segments.clone()), ..self }
     }
 
@@ -280,12 +309,48 @@ impl Io {
         self.broken.load(Ordering::Acquire)
     }
 
+    /// Returns the devices as they are now.
+    fn members(&self) -> &Members {
+        let mut now = &self.first;
+        while let Some(later) = now.later.get() {
+            now = later;
+        }
+        now
+    }
+
     fn device(&self, addr: BlockAddr, what: &'static str) -> Result<&Arc<dyn Device>> {
-        self.devices.get(addr.device()).ok_or_else(|| StoreError::Corrupt {
-            addr,
-            what,
-            why: format!("there is no device {}", addr.device()),
-        })
+        self.members().device(addr, what)
+    }
+
+    /// Puts others in the place of the devices. One thread at a time.
+    fn change_members(&self, change: impl FnOnce(&mut Members)) {
+        let now = self.members();
+        let (devices, gates, flushes) = (now.devices.clone(), now.gates.clone(), now.flushes);
+        let mut new = Members { devices, gates, flushes, later: OnceLock::new() };
+        change(&mut new);
+        debug_assert!((1..=MAX_DEVICES).contains(&new.devices.len()), "{} devices", new.devices.len());
+        debug_assert_eq!(new.devices.len(), new.gates.len(), "a device without a gate");
+        let set = now.later.set(Box::new(new));
+        debug_assert!(set.is_ok(), "two change the devices at once");
+    }
+
+    /// Adds a device behind the others.
+    pub fn add_device(&self, device: Arc<dyn Device>) {
+        self.change_members(|m| {
+            m.gates.push(Arc::new(FlushGate::new(device.clone())));
+            m.devices.push(device);
+        });
+    }
+
+    /// Takes the last device away, to which nothing refers any more.
+    pub fn remove_device(&self) {
+        self.change_members(|m| {
+            m.devices.pop();
+            if let Some(gate) = m.gates.pop() {
+                m.flushes.0 += gate.asked();
+                m.flushes.1 += gate.issued();
+            }
+        });
     }
 
     /// Reads `data.len()` bytes from `addr` on, not verified.
@@ -296,10 +361,11 @@ impl Io {
 
     /// Reads blocks, one submission per device, not verified.
     pub fn read_blocks(&self, blocks: &mut [(BlockAddr, &mut Block)], what: &'static str) -> Result<()> {
-        let mut by_device: Vec<Vec<ReadReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        let members = self.members();
+        let mut by_device: Vec<Vec<ReadReq<'_>>> = members.lists();
         let queued = (self.queue_len() > 0).then(|| self.queued.lock());
         for (addr, b) in blocks.iter_mut() {
-            self.device(*addr, what)?;
+            members.device(*addr, what)?;
             if let Some((_, q, ..)) = queued.as_ref().and_then(|q| q.get(&addr.0)) {
                 b.0.copy_from_slice(&q.0);
                 continue;
@@ -309,7 +375,7 @@ impl Io {
         drop(queued);
         for (d, mut reqs) in by_device.into_iter().enumerate() {
             if !reqs.is_empty() {
-                self.devices[d].read(&mut reqs)?;
+                members.devices[d].read(&mut reqs)?;
             }
         }
         Ok(())
@@ -336,7 +402,8 @@ impl Io {
         to: &mut [Block],
         what: &'static str,
     ) -> Result<()> {
-        let mut by_device: Vec<Vec<ReadReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        let members = self.members();
+        let mut by_device: Vec<Vec<ReadReq<'_>>> = members.lists();
         let mut rest = to;
         let mut addrs = addrs.into_iter().peekable();
         while let Some(first) = addrs.next() {
@@ -347,13 +414,13 @@ impl Io {
             }
             let (run, others) = rest.split_at_mut(n.min(rest.len()));
             rest = others;
-            self.device(first, what)?;
+            members.device(first, what)?;
             by_device[first.device()].push(ReadReq { offset: first.offset(), data: run.as_mut_bytes() });
         }
         debug_assert!(rest.is_empty(), "{} blocks have no address", rest.len());
         for (d, mut reqs) in by_device.into_iter().enumerate() {
             if !reqs.is_empty() {
-                self.devices[d].read(&mut reqs)?;
+                members.devices[d].read(&mut reqs)?;
             }
         }
         Ok(())
@@ -366,13 +433,14 @@ impl Io {
         debug_assert!(writes.iter().all(Write::is_whole), "a write of something else than blocks");
         debug_assert!(are_apart(writes), "a block is twice in one submission, in no order");
         self.check()?;
-        let mut by_device: Vec<Vec<WriteReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        let members = self.members();
+        let mut by_device: Vec<Vec<WriteReq<'_>>> = members.lists();
         for w in writes {
-            self.device(w.addr, "log write")?;
+            members.device(w.addr, "log write")?;
             by_device[w.addr.device()].push(WriteReq { offset: w.addr.offset(), data: w.data });
         }
         let busy: Vec<usize> = (0..by_device.len()).filter(|&d| !by_device[d].is_empty()).collect();
-        let one = |d: usize| self.write_to(d, &by_device[d]);
+        let one = |d: usize| self.write_to(&*members.devices[d], d, &by_device[d]);
         let bytes: usize = writes.iter().map(|w| w.data.len()).sum();
         let result = match busy[..] {
             [] => Ok(()),
@@ -405,10 +473,10 @@ impl Io {
     }
 
     /// Writes all of it to a device, and waits for the space that its host may lack.
-    fn write_to(&self, device: usize, reqs: &[WriteReq<'_>]) -> Result<()> {
-        debug_assert!(device < self.devices.len(), "there is no device {device}");
-        match self.devices[device].write(reqs) {
-            Err(e) if e.is_of_full_host() => self.write_when_there_is_space(device, reqs, e),
+    fn write_to(&self, d: &dyn Device, device: usize, reqs: &[WriteReq<'_>]) -> Result<()> {
+        debug_assert!(device < self.devices().len(), "there is no device {device}");
+        match d.write(reqs) {
+            Err(e) if e.is_of_full_host() => self.write_when_there_is_space(d, device, reqs, e),
             done => done,
         }
     }
@@ -418,6 +486,7 @@ impl Io {
     #[cold]
     fn write_when_there_is_space(
         &self,
+        d: &dyn Device,
         device: usize,
         reqs: &[WriteReq<'_>],
         refused: StoreError,
@@ -426,7 +495,6 @@ impl Io {
         debug_assert!(!reqs.is_empty(), "nothing was refused");
         lanefs_sync::about_to_wait();
         let waits = self.waits.load(Ordering::Relaxed); // Relaxed: see the field.
-        let d = &*self.devices[device];
         let waiting = waits.then(|| {
             let waiting = self.host.refused(d, self.wanted());
             self.set_short(true);
@@ -476,14 +544,15 @@ impl Io {
 
     /// Returns how many flushes were asked for, and how many the devices were given.
     pub fn flushes(&self) -> (u64, u64) {
-        let all = self.gates.iter().map(|g| (g.asked(), g.issued()));
-        all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        let members = self.members();
+        let all = members.gates.iter().map(|g| (g.asked(), g.issued()));
+        all.fold(members.flushes, |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
     /// Flushes the devices of `mask`. An error is sticky.
     pub fn flush(&self, mask: u64) -> Result<()> {
         self.check()?;
-        for (d, gate) in self.gates.iter().enumerate() {
+        for (d, gate) in self.members().gates.iter().enumerate() {
             if mask >> d & 1 == 1
                 && let Err(e) = gate.flush()
             {
@@ -496,11 +565,11 @@ impl Io {
 
     /// Returns all devices, one bit each.
     pub fn all(&self) -> u64 {
-        (0..self.devices.len()).fold(0, |m, d| m | 1 << d)
+        (0..self.devices().len()).fold(0, |m, d| m | 1 << d)
     }
 
     pub fn devices(&self) -> &[Arc<dyn Device>] {
-        &self.devices
+        &self.members().devices
     }
 
     /// Queues a block for [`Io::write_queue`]. `keep`: the cache keeps it when it is written, as
@@ -634,7 +703,7 @@ impl Io {
 
     /// Excuses a block that cannot be read: it is known from its copy.
     pub fn excuse(&self, addr: BlockAddr) {
-        if let Some(d) = self.devices.get(addr.device()) {
+        if let Some(d) = self.devices().get(addr.device()) {
             d.excuse(addr.offset());
         }
     }

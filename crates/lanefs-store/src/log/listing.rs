@@ -24,7 +24,7 @@ impl SegmentTable {
             for seg in filed.oldest(bucket, MOST - list.len()) {
                 let info = self.info(seg);
                 let is_fit = info.state == State::Full && info.touched < checkpoint && info.live > 0;
-                if !is_fit || self.is_paired(seg) || !fit(seg, &info) {
+                if !is_fit || self.is_paired(seg) || self.is_withdrawn(seg) || !fit(seg, &info) {
                     continue;
                 }
                 let listed = Listed::new(seg, self.unmarked(seg));

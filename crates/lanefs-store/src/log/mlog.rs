@@ -49,10 +49,10 @@ pub(super) struct NodeHead {
     pub seg: SegId,
     pub next: u32,
     seq: u64,
-    successor: SegId,
+    pub(super) successor: SegId,
     successor_seq: u64,
     /// The link of `seg` has not been handed to a writer yet.
-    link_due: bool,
+    pub(super) link_due: bool,
     /// There is data in `seg`: it has a summary to come.
     pub has_data: bool,
 }
@@ -205,7 +205,9 @@ pub(crate) struct BatchPlace {
 
 pub(crate) struct Mlog {
     pub id: usize,
-    pub device: usize,
+    /// Where it takes segments first. Written when devices come or go. Relaxed: where there is none
+    /// it takes those of others.
+    device: AtomicUsize,
     /// Fold the heads into two: the volume is too small for more open segments.
     pub(super) small: bool,
     pub(super) heads: CachePadded<Mutex<Heads>>,
@@ -240,7 +242,7 @@ impl Mlog {
     pub fn new(id: usize, device: usize, small: bool) -> Mlog {
         Mlog {
             id,
-            device,
+            device: device.into(),
             small,
             heads: CachePadded::new(Mutex::new(Heads {
                 node: None,
@@ -268,15 +270,25 @@ impl Mlog {
         }
     }
 
+    /// Returns the device that the mlog takes segments of first.
+    pub fn device(&self) -> usize {
+        self.device.load(Ordering::Relaxed) // see the field
+    }
+
+    /// Has it take segments of another device first.
+    pub fn set_device(&self, device: usize) {
+        self.device.store(device, Ordering::Relaxed); // see the field
+    }
+
     /// Returns a segment of the mlog's own device, or of any other that has one.
     fn claim(&self, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
-        claim_from(self.device, t, state, heat)
+        claim_from(self.device(), t, state, heat)
     }
 
     /// Returns a segment for a head of blocks: of the mlog's own device, or of any other that has
     /// one; where it takes the blocks of all lanes, of the device that has most.
     pub(super) fn claim_open(&self, h: &Heads, t: &SegmentTable, heat: u8) -> Option<SegId> {
-        let first = if h.takes_all { t.device_with_most() } else { self.device };
+        let first = if h.takes_all { t.device_with_most() } else { self.device() };
         claim_from(first, t, State::Open, heat)
     }
 

@@ -24,6 +24,7 @@ pub(crate) mod slots;
 pub(crate) mod space;
 pub(crate) mod summaries;
 pub(crate) mod usage_table;
+pub(crate) mod withdrawal;
 
 use crate::api::OpenOptions;
 use crate::device::Device;
@@ -132,6 +133,12 @@ impl Log {
             blocks: Default::default(),
             segments,
         }
+    }
+
+    /// Has the mlogs take segments of the devices that there are now, by turns.
+    pub fn spread_mlogs(&self) {
+        let devices = self.segments.devices();
+        self.mlogs.iter().for_each(|m| m.set_device(m.id % devices));
     }
 
     /// Returns the context of the blocks of a segment with this chain sequence.

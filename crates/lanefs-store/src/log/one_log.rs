@@ -76,10 +76,10 @@ impl OneLog {
 impl SegmentTable {
     /// Returns the device that has most free segments.
     pub fn device_with_most(&self) -> usize {
-        debug_assert!(!self.pools.is_empty(), "a volume lies on a device");
+        debug_assert!(self.devices() > 0, "a volume lies on a device");
         match self.devices() {
             1 => 0,
-            n => (0..n).max_by_key(|d| self.pools[*d].lock().len()).unwrap_or(0),
+            n => (0..n).max_by_key(|d| self.pools()[*d].lock().len()).unwrap_or(0),
         }
     }
 }

@@ -25,6 +25,9 @@ pub(crate) struct Pool {
     kept: usize,
     /// The host is short: what was kept is used first.
     short: bool,
+    /// Segments from here on are withdrawn: they are put aside, and nobody takes one.
+    withdrawn: Option<SegId>,
+    aside: Vec<Range<SegId>>,
 }
 
 impl Pool {
@@ -37,13 +40,76 @@ impl Pool {
         self.clean.iter().cloned().chain(self.stale.iter().map(|seg| *seg..*seg + 1))
     }
 
-    /// Puts a segment in.
-    pub fn put(&mut self, seg: SegId, is_stale: bool) {
+    /// Puts a segment in. False if it is withdrawn: then it is aside.
+    pub fn put(&mut self, seg: SegId, is_stale: bool) -> bool {
+        if self.withdrawn.is_some_and(|from| seg >= from) {
+            self.put_aside(seg..seg + 1);
+            return false;
+        }
         if !is_stale {
-            return self.put_unused(seg..seg + 1);
+            self.put_unused(seg..seg + 1);
+            return true;
         }
         debug_assert!(self.stale.back() != Some(&seg), "segment {seg} is put in twice");
         self.stale.push_back(seg);
+        true
+    }
+
+    fn put_aside(&mut self, run: Range<SegId>) {
+        debug_assert!(self.aside.iter().all(|a| !a.contains(&run.start)), "{run:?} is put aside twice");
+        match self.aside.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => self.aside.push(run),
+        }
+    }
+
+    /// Puts aside all segments from `from` on, those that are here now and those that come. Returns
+    /// how many are here.
+    pub fn withdraw(&mut self, from: SegId) -> usize {
+        debug_assert!(self.withdrawn.is_none_or(|before| from <= before), "none comes back like that");
+        let before = self.len();
+        self.withdrawn = Some(from);
+        let (runs, mut unknown) = (std::mem::take(&mut self.clean), self.unknown);
+        (self.clean_len, self.unknown) = (0, 0);
+        for run in runs {
+            let stay = run.start..run.end.min(from).max(run.start);
+            let go = stay.end..run.end;
+            // Those of which it is not known what they hold come first.
+            self.unknown += unknown.min(stay.len());
+            unknown = unknown.saturating_sub(run.len());
+            if !stay.is_empty() {
+                self.put_unused(stay);
+            }
+            if !go.is_empty() {
+                self.put_aside(go);
+            }
+        }
+        for seg in std::mem::take(&mut self.stale) {
+            self.put(seg, true);
+        }
+        debug_assert!(self.unknown <= self.clean_len, "{} of {}", self.unknown, self.clean_len);
+        before - self.len()
+    }
+
+    /// Returns how many segments are aside.
+    pub fn aside(&self) -> usize {
+        self.aside.iter().map(|run| run.len()).sum()
+    }
+
+    /// Has all be as before they were withdrawn. Returns how many came back.
+    pub fn put_back_withdrawn(&mut self, is_stale: impl Fn(SegId) -> bool) -> usize {
+        let back = self.aside();
+        self.withdrawn = None;
+        for seg in std::mem::take(&mut self.aside).into_iter().flatten() {
+            self.put(seg, is_stale(seg));
+        }
+        back
+    }
+
+    /// Forgets those that are withdrawn: they are gone.
+    pub fn forget_withdrawn(&mut self) {
+        self.withdrawn = None;
+        self.aside = Vec::new();
     }
 
     /// Puts segments without content in.
@@ -95,6 +161,12 @@ impl Pool {
     pub fn opened(&mut self, kept: usize) {
         debug_assert!(!self.short, "no host is short while the volume is being opened");
         (self.unknown, self.kept) = (self.clean_len, kept);
+    }
+
+    /// Does so for a device that was added to a volume that is open.
+    pub fn joined(&mut self, kept: usize, short: bool) {
+        self.unknown = self.clean_len;
+        (self.kept, self.short) = (kept, short);
     }
 
     /// Has what is kept be used first, or kept.
@@ -163,7 +235,7 @@ mod tests {
     #[test]
     fn what_was_freed_last_is_used_first_and_what_was_never_used_last() {
         let mut pool = Pool::default();
-        (0..4).for_each(|seg| pool.put(seg, false));
+        (0..4).for_each(|seg| assert!(pool.put(seg, false)));
         assert_eq!(pool.pop(), Some(0));
         assert_eq!(pool.pop(), Some(1));
         pool.put(1, true);
@@ -188,7 +260,7 @@ mod tests {
         assert_eq!(pool.runs().count(), 1);
         let taken = pool.take_idle(3, &[].into());
         assert_eq!((pool.pop(), &taken[..]), (Some(4), &[1, 2, 3][..]));
-        taken.into_iter().for_each(|seg| pool.put(seg, false));
+        taken.into_iter().for_each(|seg| assert!(pool.put(seg, false)));
         pool.put(4, true);
         assert_eq!(pool.runs().collect::<Vec<_>>(), [5..2_000_000, 1..4, 4..5]);
         assert_eq!((pool.len(), pool.take_for_host(1)), (1_999_999, vec![4]));
@@ -199,7 +271,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_used_last_unless_the_host_is_short() {
         let mut pool = Pool::default();
-        (0..6).for_each(|seg| pool.put(seg, false));
+        (0..6).for_each(|seg| assert!(pool.put(seg, false)));
         pool.opened(2);
         for _ in 0..2 {
             let seg = pool.take_to_back().unwrap();
@@ -208,7 +280,7 @@ mod tests {
         assert_eq!((pool.missing(), pool.pop()), (0, Some(2)));
         assert!(pool.take_stale(9, |_| true).is_empty());
         assert_eq!(pool.take_idle(9, &[].into()), [3, 4]);
-        [3, 4].into_iter().for_each(|seg| pool.put(seg, false));
+        [3, 4].into_iter().for_each(|seg| assert!(pool.put(seg, false)));
         pool.put(2, true);
         assert_eq!((pool.pop(), pool.pop()), (Some(2), Some(5)));
         pool.set_short(true);
@@ -220,14 +292,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_withdrawn_is_put_aside_and_comes_back() {
+        let mut pool = Pool::default();
+        pool.put_unused(2..8);
+        pool.opened(0);
+        pool.put(9, true);
+        pool.put(1, true);
+        assert_eq!((pool.withdraw(6), pool.len(), pool.aside()), (3, 5, 3));
+        assert_eq!((pool.withdraw(4), pool.len(), pool.aside()), (2, 3, 5));
+        assert!(!pool.put(8, true) && !pool.put(10, false) && pool.put(0, true));
+        assert_eq!([pool.pop(), pool.pop(), pool.pop()], [Some(0), Some(1), Some(2)]);
+        assert_eq!((pool.take_for_host(9), pool.pop()), (vec![3], None));
+        assert_eq!((pool.put_back_withdrawn(|seg| seg >= 8), pool.len(), pool.aside()), (7, 7, 0));
+        assert_eq!((pool.pop(), pool.withdraw(5)), (Some(10), 5));
+        pool.forget_withdrawn();
+        assert_eq!((pool.pop(), pool.pop()), (Some(4), None));
+    }
+
+    #[test]
     fn what_an_earlier_mount_left_is_given_back_once() {
         let mut pool = Pool::default();
-        (0..5).for_each(|seg| pool.put(seg, false));
+        (0..5).for_each(|seg| assert!(pool.put(seg, false)));
         pool.opened(1);
         assert_eq!(pool.pop(), Some(0));
         let taken = pool.take_for_host(3);
         assert_eq!(taken, [1, 2, 3]);
-        taken.into_iter().for_each(|seg| pool.put(seg, false));
+        taken.into_iter().for_each(|seg| assert!(pool.put(seg, false)));
         assert_eq!(pool.take_for_host(3), [4]);
         pool.put(4, false);
         assert!(pool.take_for_host(3).is_empty());

@@ -37,26 +37,26 @@ impl SegmentTable {
     /// Notes that the volume is open, and that so many segments of a device are to be kept.
     fn keep(&self, device: usize, kept: usize) {
         debug_assert!(kept <= self.len() as usize, "{kept} segments of {} are kept", self.len());
-        self.pools[device].lock().opened(kept);
+        self.pools()[device].lock().opened(kept);
     }
 
     /// Returns how many backed segments a device is short of.
     fn missing(&self, device: usize) -> usize {
         debug_assert!(device < self.devices(), "device {device} has no pool");
-        self.pools[device].lock().missing()
+        self.pools()[device].lock().missing()
     }
 
     /// Returns how many of a device's free segments are backed, and how many of them are to be
     /// kept.
     fn backed(&self, device: usize) -> (usize, usize) {
         debug_assert!(device < self.devices(), "device {device} has no pool");
-        self.pools[device].lock().backed()
+        self.pools()[device].lock().backed()
     }
 
     /// Takes a segment without content out of a device's pool, to be backed; `put_backed` returns
     /// it, or [`SegmentTable::put_back`] if it is not.
     fn take_to_back(&self, device: usize) -> Option<SegId> {
-        let seg = self.pools[device].lock().take_to_back()?;
+        let seg = self.pools()[device].lock().take_to_back()?;
         debug_assert_eq!(self.info(seg).state, State::Free, "segment {seg} was in a pool");
         self.count_taken(1);
         Some(seg)
@@ -71,7 +71,7 @@ impl SegmentTable {
 
     /// Takes what is to be discarded for the host's sake: see `Pool::take_for_host`.
     fn take_for_host(&self, device: usize, most: usize) -> Vec<SegId> {
-        let taken = self.pools[device].lock().take_for_host(most);
+        let taken = self.pools()[device].lock().take_for_host(most);
         debug_assert!(taken.len() <= most, "{taken:?} of at most {most} segments");
         debug_assert!(taken.iter().all(|s| self.info(*s).state == State::Free), "{taken:?}");
         self.count_taken(taken.len());
@@ -156,6 +156,15 @@ impl Io {
         self.begin_to_wait();
     }
 
+    /// Begins to keep segments of a device that was added, the last one.
+    pub fn keep_reserve_of_last(&self) {
+        let (Some(table), Some(device)) = (self.table(), self.devices().last()) else { return };
+        let kept = if device.host().is_some() { kept(table.geometry.usable()) } else { 0 };
+        debug_assert_eq!(table.devices(), self.devices().len(), "the table is of other devices");
+        table.pools()[table.devices() - 1].lock().joined(kept, self.host.is_short());
+        let _ = self.fill_reserve(); // As in `keep_reserve`.
+    }
+
     /// Takes a segment that has no content and lets the host allocate it. False if there is none,
     /// or if that is not possible there.
     fn back_one(&self, table: &SegmentTable, device: usize) -> Result<bool> {
@@ -224,7 +233,7 @@ impl Io {
     pub(super) fn set_short(&self, short: bool) {
         let Some(table) = self.table() else { return };
         debug_assert!(!self.read_only, "nothing is written that a host could refuse");
-        table.pools.iter().for_each(|pool| pool.lock().set_short(short));
+        table.pools().iter().for_each(|pool| pool.lock().set_short(short));
     }
 
     /// Discards free segments of a device, so that its host has some space (2); false if nothing

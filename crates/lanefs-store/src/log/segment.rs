@@ -15,8 +15,9 @@
 //! 4. A segment of a chain has marks only where data lies beside its batches (`beside`). When P has
 //!    moved past it, it is freed if 3 holds for it, and is full if not
 //!    ([`SegmentTable::leave_chain`]).
-//! 5. A table grows at its end only: segments keep their numbers, and what is there is not moved.
-//!    So nobody waits for it, and who sees the larger count finds the new segments.
+//! 5. A table grows and shrinks at its end only: segments keep their numbers, and what is there is
+//!    not moved. So nobody waits for it, and who sees the larger count finds the new segments. Of
+//!    segments that are to go nobody asks anything any more: see `withdrawal`.
 //! 6. In a volume that keeps two copies of its tree (see `copies`) some segments are *paired*: they
 //!    hold blocks of the tree alone, and the copy of block i is block i + half a segment. Both
 //!    carry the same marks, which are set and taken together: nobody else names a copy.
@@ -41,10 +42,12 @@ pub(crate) use crate::log::geometry::{Geometry, SegId};
 use crate::log::pool::Pool;
 use crate::log::slack::Slack;
 use lanefs_format::BlockAddr;
+use lanefs_format::superblock::MAX_DEVICES;
 use lanefs_format::usage_node::{BITMAP_WORDS, PAIRED};
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::{Mutex, MutexGuard};
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -65,11 +68,12 @@ pub(crate) struct SegmentTable {
     /// Words of marks a segment has.
     words: usize,
     figures: Figures,
-    pub(super) pools: Vec<Mutex<Pool>>,
+    /// One for each device that there can be.
+    pub(super) all_pools: Box<[Mutex<Pool>]>,
     pub(super) counts: CachePadded<Counts>,
     /// The number of marks of the tree. Written, as they are, by checkpoints alone: Relaxed.
     in_tree: CachePadded<AtomicU64>,
-    buckets: Buckets,
+    pub(super) buckets: Buckets,
     pub slack: Slack,
 }
 
@@ -79,13 +83,16 @@ pub(crate) struct SegmentTable {
 pub(super) struct Counts {
     /// The number of free segments, never below those in the pools. Written by whoever takes one
     /// out of a pool or puts one in.
-    free: AtomicU32,
+    pub(super) free: AtomicU32,
     /// Free segments that only checkpoints and the cleaner may take. Written when the volume is
     /// opened and when it grows.
     pub(super) reserved_segments: AtomicU32,
     /// Segments claimed for data since P of the last checkpoint, or taken from the list of slack.
     /// Written by whoever claims one, and by the checkpoint.
     pub(super) claimed: AtomicU32,
+    /// Segments from here on are withdrawn, if there are so many: see `withdrawal`. Written by the
+    /// holder of the maintenance lock, and read by it; by others for figures.
+    pub(super) withdrawn: AtomicU32,
     /// Segments that the fold of what is durable will fill. Written behind every commit and fold.
     for_unfolded: AtomicU32,
 }
@@ -96,12 +103,12 @@ impl SegmentTable {
         let words = (geometry.segment_blocks as usize).div_ceil(64);
         debug_assert!(words <= BITMAP_WORDS, "more marks than the usage table has bits: {words} words");
         let figures = Figures::new(0..geometry.total());
-        let pools = (0..geometry.devices()).map(|_| Mutex::new(Pool::default())).collect();
+        let all_pools = (0..MAX_DEVICES).map(|_| Mutex::new(Pool::default())).collect();
         SegmentTable {
             words,
             figures,
-            pools,
-            counts: CachePadded::default(),
+            all_pools,
+            counts: CachePadded::new(Counts { withdrawn: AtomicU32::new(SegId::MAX), ..Counts::default() }),
             in_tree: CachePadded::default(),
             buckets: Buckets::new(),
             slack: Slack::default(),
@@ -116,13 +123,54 @@ impl SegmentTable {
     /// Adds the segments that the last device has, now that it has so many blocks, and puts them
     /// into its pool. One thread at a time.
     pub fn grow(&self, blocks: u64) {
-        let Some(new) = self.geometry.larger(blocks) else { return };
-        self.figures.add(Figures::new(new.clone()));
-        self.geometry.grow(new.end);
+        let new = self.len()..self.geometry.end_with(blocks).max(self.len());
+        let there = self.make_figures(&new);
+        self.geometry.set_end(new.end);
         debug_assert_eq!(self.len(), new.end, "the new segments are the last ones");
-        self.counts.free.fetch_add(new.len() as u32, Relaxed);
-        self.pools[self.devices() - 1].lock().put_unused(new);
+        self.use_new(new, there);
+    }
+
+    /// Adds the segments of a device of so many blocks that comes behind the others, as
+    /// [`SegmentTable::grow`] does.
+    pub fn add_device(&self, blocks: u64) {
+        let new = self.len()..self.geometry.end_with_another(blocks);
+        debug_assert!(self.devices() < MAX_DEVICES, "a volume has {MAX_DEVICES} devices at the most");
+        let there = self.make_figures(&new);
+        self.geometry.add(blocks);
+        self.use_new(new, there);
+    }
+
+    /// Makes the figures of segments that come behind the others, where they were never there.
+    /// Returns the number of those that ever were.
+    fn make_figures(&self, new: &Range<SegId>) -> SegId {
+        let there = self.figures.end();
+        debug_assert!(new.start <= there, "a gap before segment {}", new.start);
+        if there < new.end {
+            self.figures.add(Figures::new(there..new.end));
+        }
+        there
+    }
+
+    /// Puts new segments of the last device into its pool. Those below `there` were there before.
+    fn use_new(&self, new: Range<SegId>, there: SegId) {
+        let last = self.devices() - 1;
+        for seg in new.start..new.end.min(there) {
+            if let Some(s) = self.figures.get(seg) {
+                s.renew(self.geometry.is_reserved(seg));
+            }
+        }
+        let log = self.geometry.log_segments(last);
+        let new = new.start.max(log.start)..new.end;
+        if !new.is_empty() {
+            self.counts.free.fetch_add(new.len() as u32, Relaxed);
+            self.all_pools[last].lock().put_unused(new);
+        }
         self.check_invariants();
+    }
+
+    /// Returns the pools of the devices that there are.
+    pub(super) fn pools(&self) -> &[Mutex<Pool>] {
+        &self.all_pools[..self.devices()]
     }
 
     /// Returns the figures of a segment that is in use, or will be.
@@ -138,7 +186,8 @@ impl SegmentTable {
     /// Returns the segments of which there are figures, in order: all that were ever used, and some
     /// that lie beside them.
     pub(super) fn all_known(&self) -> impl Iterator<Item = SegId> + '_ {
-        self.figures.known()
+        let end = self.len();
+        self.figures.known().take_while(move |seg| *seg < end)
     }
 
     /// Has the opening ask whether a segment is needed, that nothing else may name: see
@@ -149,7 +198,7 @@ impl SegmentTable {
     }
 
     pub fn devices(&self) -> usize {
-        self.pools.len()
+        self.geometry.devices()
     }
 
     /// Returns the number of free segments that only checkpoints and the cleaner may take: a fixed
@@ -403,7 +452,7 @@ impl SegmentTable {
         debug_assert_eq!(self.free_count(), 0, "the pools were filled before");
         for (group, has_figures) in self.figures.groups() {
             // A few devices at the most lie in a group.
-            for (device, pool) in self.pools.iter().enumerate() {
+            for (device, pool) in self.pools().iter().enumerate() {
                 let span = self.geometry.log_segments(device);
                 let here = group.start.max(span.start)..group.end.min(span.end);
                 if here.is_empty() {
@@ -420,8 +469,7 @@ impl SegmentTable {
                     if i.live == 0 && i.tree == 0 && !keep(seg) {
                         // It may have summaries.
                         filed.note_freed(seg);
-                        self.counts.free.fetch_add(1, Relaxed);
-                        pool.put(seg, m.stale.load(Relaxed) > 0);
+                        self.put(&mut pool, seg, m.stale.load(Relaxed) > 0);
                     } else {
                         m.state.store(State::Full as u8, Relaxed);
                         self.file(&mut filed, seg);
@@ -431,7 +479,7 @@ impl SegmentTable {
         }
         drop(filed);
         // What lies below them is not known.
-        self.pools.iter().for_each(|p| p.lock().opened(0));
+        self.pools().iter().for_each(|p| p.lock().opened(0));
         self.check_invariants();
     }
 
@@ -546,7 +594,7 @@ impl SegmentTable {
     /// Returns what takes memory: segments that have figures, and runs of free ones.
     #[cfg(test)]
     pub fn held(&self) -> (usize, usize) {
-        (self.all_known().count(), self.pools.iter().map(|p| p.lock().runs().count()).sum())
+        (self.all_known().count(), self.pools().iter().map(|p| p.lock().runs().count()).sum())
     }
 
     /// Checks the table, in debug builds: whatever is in a pool is free, unmarked, of that device,
@@ -555,7 +603,7 @@ impl SegmentTable {
         if !cfg!(debug_assertions) {
             return;
         }
-        for (device, pool) in self.pools.iter().enumerate() {
+        for (device, pool) in self.pools().iter().enumerate() {
             let pool = pool.lock();
             let span = self.geometry.log_segments(device);
             let mut runs: Vec<_> = pool.runs().collect();
@@ -600,9 +648,15 @@ impl SegmentTable {
         self.file(&mut filed, seg);
         filed.note_freed(seg);
         drop(filed);
-        // Counted first: whoever takes it out of the pool counts it off, and finds it counted.
-        self.counts.free.fetch_add(1, Relaxed);
-        self.pools[self.geometry.device(seg)].lock().put(seg, m.stale.load(Relaxed) > 0);
+        self.put(&mut self.all_pools[self.geometry.device(seg)].lock(), seg, m.stale.load(Relaxed) > 0);
+    }
+
+    /// Puts a free segment into its pool, and counts it, unless it is withdrawn: whoever takes it out
+    /// counts it off, and finds it counted.
+    fn put(&self, pool: &mut Pool, seg: SegId, is_stale: bool) {
+        if pool.put(seg, is_stale) {
+            self.counts.free.fetch_add(1, Relaxed);
+        }
     }
 
     /// Counts segments off that were taken out of a pool. Each was counted before it went in.
@@ -615,7 +669,7 @@ impl SegmentTable {
     pub fn claim(&self, device: usize, state: State, heat: u8) -> Option<SegId> {
         debug_assert!(matches!(state, State::Open | State::Chain), "a segment is claimed as {state:?}");
         debug_assert!(heat < PAIRED, "heat {heat} would say that the segment is paired");
-        let seg = self.pools[device].lock().pop()?;
+        let seg = self.all_pools[device].lock().pop()?;
         self.count_taken(1);
         debug_assert_eq!(self.info(seg).state, State::Free, "segment {seg} was in a pool");
         debug_assert_eq!(self.geometry.device(seg), device, "segment {seg} was in another's pool");
@@ -631,6 +685,11 @@ impl SegmentTable {
         Some(seg)
     }
 
+    /// Returns the checkpoint since which a free segment has had old content; 0 if it has none.
+    pub(super) fn stale_since(&self, seg: SegId) -> u64 {
+        self.known(seg).map_or(0, |m| m.stale.load(Relaxed))
+    }
+
     /// Notes that a segment about to be released holds old content.
     pub fn mark_stale(&self, seg: SegId, checkpoint: u64) {
         debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is marked when it is released");
@@ -642,9 +701,8 @@ impl SegmentTable {
     /// `checkpoint` and were not discarded; [`SegmentTable::put_back`] returns them. Where free
     /// segments are short, none stays free that long.
     pub fn take_stale(&self, device: usize, checkpoint: u64, most: usize) -> Vec<SegId> {
-        let mut pool = self.pools[device].lock();
-        let stale = |s| self.known(s).map_or(0, |m| m.stale.load(Relaxed));
-        let old = |s: SegId| (1..checkpoint).contains(&stale(s));
+        let mut pool = self.all_pools[device].lock();
+        let old = |s: SegId| (1..checkpoint).contains(&self.stale_since(s));
         let taken = pool.take_stale(most, old);
         debug_assert!(taken.iter().all(|s| self.info(*s).state == State::Free), "{taken:?}");
         self.count_taken(taken.len());
@@ -656,7 +714,7 @@ impl SegmentTable {
     /// them, so that others find some.
     /// [`SegmentTable::put_back`] returns them.
     pub fn take_idle(&self, device: usize, most: usize, done: &HashSet<SegId>) -> Vec<SegId> {
-        let mut pool = self.pools[device].lock();
+        let mut pool = self.all_pools[device].lock();
         let taken = pool.take_idle(most, done);
         debug_assert!(taken.iter().all(|s| self.info(*s).state == State::Free), "{taken:?}");
         self.count_taken(taken.len());
@@ -674,12 +732,11 @@ impl SegmentTable {
         debug_assert!(device < self.devices(), "device {device} has no pool");
         let is_own = |s: &SegId| self.geometry.device(*s) == device && self.info(*s).state == State::Free;
         debug_assert!(segments.iter().all(is_own), "not out of the pool of device {device}: {segments:?}");
-        self.counts.free.fetch_add(segments.len() as u32, Relaxed);
         // What was never used has never been stale.
         let used = |s: &&SegId| stale > 0 || self.known(**s).is_some();
         segments.iter().filter(used).for_each(|&s| self.meta(s).stale.store(stale, Relaxed));
-        let mut pool = self.pools[device].lock();
-        segments.into_iter().for_each(|seg| pool.put(seg, stale > 0));
+        let mut pool = self.all_pools[device].lock();
+        segments.into_iter().for_each(|seg| self.put(&mut pool, seg, stale > 0));
     }
 
     /// Notes that a head is done with the segment: it is full.
@@ -729,7 +786,14 @@ impl SegmentTable {
 
     /// Returns the number of full segments without live blocks: what the next checkpoint will free.
     pub fn pending_free(&self) -> u32 {
-        self.review().len(0) as u32
+        let mut filed = self.review();
+        match self.withdrawn().is_empty() {
+            true => filed.len(0) as u32,
+            // Those that are withdrawn are free for nobody.
+            false => {
+                filed.oldest(0, usize::MAX).into_iter().filter(|s| !self.is_withdrawn(*s)).count() as u32
+            }
+        }
     }
 }
 

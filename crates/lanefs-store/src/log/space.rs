@@ -72,9 +72,12 @@ pub(crate) fn segments_held_back(usable: u32, mlogs: usize) -> u32 {
     held_back
 }
 
+/// Usable segments for each mlog, if there are several.
+pub(crate) const SEGMENTS_PER_MLOG: u32 = 40;
+
 /// Returns how many mlogs a volume of this size can do with.
 pub(crate) fn fitting_mlogs(wanted: usize, usable: u32) -> usize {
-    let fitting = wanted.clamp(1, MAX_MLOGS as usize).min((usable / 40).max(1) as usize);
+    let fitting = wanted.clamp(1, MAX_MLOGS as usize).min((usable / SEGMENTS_PER_MLOG).max(1) as usize);
     debug_assert!((1..=MAX_MLOGS as usize).contains(&fitting), "{fitting} mlogs");
     fitting
 }
@@ -162,6 +165,32 @@ impl Space {
         self.beyond.store(beyond(usable, self.segment_blocks, self.mlogs), Relaxed);
         debug_assert!(total >= before, "a larger volume holds less: {total} blocks, {before} before");
         self.credit(0, total.saturating_sub(before));
+    }
+
+    /// Takes away the space that a volume with so many usable segments lacks, fewer than before, if
+    /// users can do without it. [`Space::grow`] gives it back.
+    pub fn shrink(&self, usable: u32) -> bool {
+        let total = for_users(usable, self.segment_blocks, self.copies, self.mlogs);
+        let taken = self.total().saturating_sub(total);
+        let has = self.free.try_sub(0, taken);
+        if has {
+            self.total.store(total, Relaxed);
+            self.beyond.store(beyond(usable, self.segment_blocks, self.mlogs), Relaxed);
+        }
+        has
+    }
+
+    /// Returns the fewest of `most` usable segments that what is used and promised now fits into.
+    pub fn least_usable(&self, most: u32) -> u32 {
+        let used = (self.total().cast_signed() - self.free_exact()).max(0).cast_unsigned();
+        let holds = |usable| for_users(usable, self.segment_blocks, self.copies, self.mlogs) >= used;
+        let (mut least, mut enough) = (0, most);
+        while least < enough {
+            let half = least.midpoint(enough);
+            if holds(half) { enough = half } else { least = half + 1 }
+        }
+        debug_assert!(least <= most, "{least} of {most} segments");
+        least
     }
 
     /// Promises so many blocks; false, and nothing promised, if there are fewer.
@@ -301,6 +330,18 @@ mod tests {
         assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 9, 5));
         s.unreserve(3, 5);
         assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 4, 0));
+    }
+
+    #[test]
+    fn what_a_smaller_volume_lacks_is_taken_if_nobody_has_it() {
+        let s = Space::new(100, 16, 1, 1, 4);
+        let total = s.total();
+        assert!(s.reserve(0, 500) && !s.shrink(20) && s.total() == total);
+        let least = s.least_usable(100);
+        assert!(!s.shrink(least - 1) && s.shrink(least) && s.free_exact() < 16);
+        assert_eq!(s.least_usable(100), least);
+        s.grow(100);
+        assert_eq!((s.total(), s.free_exact()), (total, total as i64 - 500));
     }
 
     #[test]

@@ -68,10 +68,19 @@ impl UsageTable {
         }
     }
 
-    /// Adds segments, of which there are so many now; the new ones have no summaries.
-    pub fn grow(&mut self, segments: u32) {
-        debug_assert!(segments >= self.segments, "the table would lose segments");
+    /// Notes that there are so many segments now. New ones have no summaries, nor have those that
+    /// are gone.
+    pub fn set_segments(&mut self, segments: u32) {
+        let gone = leaf_of(segments.saturating_sub(1)) + 1..leaf_of(self.segments.saturating_sub(1)) + 1;
+        self.dirty.extend(gone);
+        debug_assert!(self.summaries.iter().all(|s| s.0 < segments), "summaries of segments that are gone");
+        self.again.retain(|a| a.0 < segments);
         self.segments = segments;
+    }
+
+    /// Returns whether a segment from `from` on has a summary.
+    pub fn has_summaries_from(&self, from: SegId) -> bool {
+        self.summaries.iter().any(|s| s.0 >= from)
     }
 
     /// Reads the whole table and marks the blocks that it names: live and in the tree; its own
@@ -118,12 +127,6 @@ impl UsageTable {
     /// be written is there.
     fn check_invariants(&self, segments: &SegmentTable) {
         debug_assert_eq!(self.segments, segments.len(), "summaries of other segments");
-        let last = leaf_of(segments.len().saturating_sub(1));
-        debug_assert!(
-            self.dirty.last().is_none_or(|leaf| *leaf <= last),
-            "leaf {:?} of {last}",
-            self.dirty.last()
-        );
         debug_assert!(self.again.last().is_none_or(|a| a.0 < segments.len()), "{:?}", self.again.last());
     }
 
@@ -248,7 +251,14 @@ impl UsageTable {
 
     fn write_leaf(&mut self, segments: &SegmentTable, leaf: u64, sink: &mut impl TableSink) -> Result<()> {
         let first = leaf * SEGMENTS_PER_LEAF as u64;
-        debug_assert!(first < u64::from(segments.len()), "leaf {leaf} describes no segment");
+        if first >= u64::from(segments.len()) {
+            // Those that it described are gone.
+            let old = self.tree.set(leaf, BlockRef::NONE, &*sink)?;
+            if !old.is_none() {
+                sink.free(old.addr);
+            }
+            return Ok(());
+        }
         let segs: Vec<SegmentUsage> = (first..first + SEGMENTS_PER_LEAF as u64)
             .map(|s| SegId::try_from(s).ok().filter(|&s| s < segments.len()))
             .map(|s| s.map_or_else(SegmentUsage::default, |s| self.describe(segments, s)))

@@ -25,9 +25,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The fewest segments a volume can have.
-const MIN_SEGMENTS: u32 = 16;
+pub(crate) const MIN_SEGMENTS: u32 = 16;
 
-fn random<const N: usize>() -> Result<[u8; N]> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut b = [0; N];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut f| f.read_exact(&mut b))
@@ -145,7 +145,7 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     );
     // First take away what could make an old volume look alive, then write the new one, its
     // superblock last.
-    take_away(devices, &superblock(0))?;
+    take_away(devices, 0, &superblock(0))?;
     make_tree(devices, superblock(0), g, o)?;
     for (d, places) in devices.iter().zip(superblocks) {
         for (at, b) in places {
@@ -157,13 +157,13 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
 }
 
 /// Returns all copies of a device's superblock, each with its block: the one in block 0 last.
-fn encode_copies(d: &dyn Device, sb: &Superblock) -> Result<Vec<(u64, Box<Block>)>> {
+pub(crate) fn encode_copies(d: &dyn Device, sb: &Superblock) -> Result<Vec<(u64, Box<Block>)>> {
     let encode = |at| Ok((at, sb.encode(at).map_err(|e| StoreError::superblock(d.name(), &e))?));
     sb.places().into_iter().rev().map(encode).collect()
 }
 
 /// Returns an error if a device holds a volume.
-fn refuse_volume(d: &dyn Device) -> Result<()> {
+pub(crate) fn refuse_volume(d: &dyn Device) -> Result<()> {
     let old = d.size() > 0
         && (UnverifiedSuperblock(read_block(d, 0)?).verify(0, u64::MAX >> 20).is_ok()
             || read_superblock(d).is_ok());
@@ -226,8 +226,9 @@ fn make_tree(
 
 /// Overwrites what could make older volumes look alive. In this order, with a flush between, a
 /// crash leaves the last one whole or none: copies that volumes before it left where it has none of
-/// its own, its superblocks, and only then the slots.
-fn take_away(devices: &[Arc<dyn Device>], new: &Superblock) -> Result<()> {
+/// its own, its superblocks, and only then the slots. `first`: the index that the first of these
+/// devices has in the new volume.
+pub(crate) fn take_away(devices: &[Arc<dyn Device>], first: usize, new: &Superblock) -> Result<()> {
     let zero = Block::zeroed();
     let wipe = |d: &dyn Device, blocks: &[u64]| -> Result<()> {
         let reqs: Vec<_> = blocks
@@ -242,7 +243,7 @@ fn take_away(devices: &[Arc<dyn Device>], new: &Superblock) -> Result<()> {
         own.chain((0..2).map(|i| sb.stamp_place(d, i))).map(|a| a.block()).collect()
     };
     let mut slots = Vec::new();
-    for (i, d) in devices.iter().enumerate() {
+    for (i, d) in (first..).zip(devices) {
         let blocks = d.size() >> BLOCK_SHIFT;
         let new = Superblock { device_index: i as u8, ..new.clone() };
         let last = read_superblock(&**d).ok();

@@ -40,7 +40,10 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     };
     let near = copy_candidates(blocks).filter_map(|at| superblock_at(d, at));
     if let Some(sb) = near.max_by_key(age) {
-        return Ok(sb);
+        // A copy that a change has left which was to make it smaller, and was cut short, may lie
+        // where near ones do.
+        let far = superblock_at(d, blocks.saturating_sub(FAR_BLOCKS));
+        return Ok(far.filter(|far| far.is_of_same_volume(&sb) && age(far) > age(&sb)).unwrap_or(sb));
     }
     // The last copy alone is no reason to write: what is at the start may be somebody else's by
     // now. A repair is asked for by name.

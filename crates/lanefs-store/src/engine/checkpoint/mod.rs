@@ -409,8 +409,8 @@ impl Checkpoints<'_> {
     fn list_slack(&self, m: &Maintenance, number: u64) {
         debug_assert_eq!(m.durable, number, "slack is that of a durable checkpoint");
         let t = &self.log.segments;
-        let (usable, size) = (u64::from(t.geometry.usable()), u64::from(t.geometry.segment_blocks));
-        if m.closing || !t.slack.is_wanted(t.free_count(), t.geometry.usable(), t.reserved_segments()) {
+        let (usable, size) = (u64::from(t.usable()), u64::from(t.geometry.segment_blocks));
+        if m.closing || !t.slack.is_wanted(t.free_count(), t.usable(), t.reserved_segments()) {
             return;
         }
         let times = if t.free_count() > t.reserved_segments() { 2 } else { 1 };

@@ -54,14 +54,21 @@ impl Checkpoints<'_> {
         if !superblock.has_far_copies() || self.log.io.devices().len() < 2 {
             return Ok(());
         }
+        let slot = self.stamp(m);
+        let places = (1..self.log.io.devices().len()).map(|d| superblock.stamp_place(d, i));
+        let blocks: Vec<_> = places.map(|addr| (addr, slot.encode(addr))).collect();
+        let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
+        self.log.io.write_roots(&writes)
+    }
+
+    /// Returns what is written as a stamp.
+    pub(crate) fn stamp(&self, m: &Maintenance) -> Slot {
         // Relaxed: set once, by the thread that opened the volume.
         let mut slot = Slot { mount: self.log.mount.load(Ordering::Relaxed), ..m.slot.clone() };
         if slot.positions.is_empty() {
             slot.positions.push(Position::default());
         }
-        let places = (1..self.log.io.devices().len()).map(|d| superblock.stamp_place(d, i));
-        let blocks: Vec<_> = places.map(|addr| (addr, slot.encode(addr))).collect();
-        let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
-        self.log.io.write_roots(&writes)
+        debug_assert!(slot.mount >= m.slot.mount, "a stamp of an earlier mount");
+        slot
     }
 }

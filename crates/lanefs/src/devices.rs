@@ -1,0 +1,43 @@
+//! Which device of a volume a name means, and what the store needs from above to change them.
+
+use crate::error::Error;
+use crate::persist::{Persist, checkpoint};
+use lanefs_store::StoreError;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// Returns which of the devices of these names an image is.
+pub(crate) fn place_of(image: &Path, names: &[String]) -> Option<usize> {
+    let identity = |path: &Path| {
+        let meta = std::fs::metadata(path).ok()?;
+        let is_device = meta.file_type().is_block_device();
+        Some(if is_device { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) })
+    };
+    let wanted = identity(image);
+    names
+        .iter()
+        .position(|name| Path::new(name) == image || wanted.is_some() && wanted == identity(Path::new(name)))
+}
+
+/// Returns the error for an image that is not the last of the devices, which alone can do that.
+pub(crate) fn not_the_last(image: &Path, names: &[String], what: &str) -> Error {
+    let (image, all) = (image.display(), names.join(", "));
+    let last = names.last().map_or("", String::as_str);
+    Error::from(StoreError::Invalid(match place_of(Path::new(&image.to_string()), names) {
+        Some(_) => format!(
+            "{image}: only the last device of a volume can {what}, {last}; the places of blocks are counted \
+             device after device ({all})"
+        ),
+        None => format!("{image}: is no device of the volume; these are: {all}"),
+    }))
+}
+
+/// Returns what makes a checkpoint that folds, for the store.
+pub(crate) fn fold(persist: &Persist) -> impl Fn() -> lanefs_store::Result<()> + '_ {
+    || match checkpoint::checkpoint(persist) {
+        Ok(_) => Ok(()),
+        Err(Error::Store(e)) => Err(e),
+        Err(e) if e.errno() == libc::ENOSPC => Err(StoreError::NoSpace),
+        Err(e) => Err(StoreError::Invalid(e.to_string())),
+    }
+}
