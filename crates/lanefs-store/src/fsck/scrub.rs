@@ -34,6 +34,7 @@ use lanefs_format::table_node::TableEntry;
 use lanefs_format::{BLOCK_SHIFT, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Data blocks read at once.
@@ -152,9 +153,19 @@ impl Scrub<'_> {
     /// If the store is closed or was stopped. Damage is no error.
     pub fn scrub(&self, from: ScrubCursor, budget: u64) -> Result<ScrubStep> {
         self.check_open()?;
-        let io = Io::new(self.0.log.io.devices().to_vec(), 0, true).of(&self.0.superblock());
-        let medium = Medium { io, engine: self.0, pack: Mutex::new(None) };
-        let mut step = self.scrub_on(&medium, from, budget)?;
+        let (mut step, medium) = loop {
+            let (superblock, devices) = (self.0.superblock(), self.0.log.io.devices());
+            let io = Io::new(devices.to_vec(), 0, true).of(&superblock);
+            let medium = Medium { io, engine: self.0, pack: Mutex::new(None) };
+            let step = self.scrub_on(&medium, from, budget)?;
+            let are_the_same = Arc::ptr_eq(&superblock, &self.0.superblock())
+                && devices.len() == self.0.log.io.devices().len();
+            // Else a block may lie on a device that came meanwhile, or was asked of one that went.
+            if step.damage.is_empty() || are_the_same {
+                break (step, medium);
+            }
+            self.check_open()?;
+        };
         debug_assert!(step.next.is_none_or(|n| n > from), "a scrub from {from:?} goes on at {:?}", step.next);
         debug_assert_eq!(medium.io.queue_len(), 0, "who only reads has queued blocks");
         let bad = medium.io.take_suspects();
