@@ -64,10 +64,13 @@ impl DeviceChange {
         };
         let path = path.as_os_str().as_bytes();
         let mut out = vec![0; DEVICE_SIZE];
+        debug_assert!((1..=4).contains(&number), "there is no change {number}");
         out[..8].copy_from_slice(&number.to_le_bytes());
         out[8..16].copy_from_slice(&word.to_le_bytes());
         // One byte more, the zero at the end, is there.
         out.get_mut(WHY..WHY + path.len()).filter(|to| to.len() < DEVICE_SIZE - WHY)?.copy_from_slice(path);
+        debug_assert_eq!(out.len(), DEVICE_SIZE, "the command's number states the size");
+        debug_assert_eq!(out.last(), Some(&0), "a path ends at the first zero");
         Some(out)
     }
 
@@ -139,6 +142,7 @@ pub(crate) fn label(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Ve
 
 /// Serves [`IOC_DEVICE`]. `None` if the request makes no sense.
 pub(crate) fn device(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Vec<u8>>> {
+    debug_assert!(request.len() <= DEVICE_SIZE, "{} bytes were given", request.len());
     let done = DeviceChange::decode(request)?.make(volume);
     Some(match done {
         // Of these the message is what whoever asked needs.

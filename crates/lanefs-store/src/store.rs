@@ -135,9 +135,9 @@ impl Store {
         Change(&self.engine).shrink(bytes, fold)
     }
 
-    /// Removes the last device from the volume, as [`Store::shrink_device`] makes it smaller, and returns
-    /// the bytes of all devices before and now. When this returns the device is let go of, and
-    /// nothing on it says any more that it belongs to a volume.
+    /// Removes the last device from the volume, as [`Store::shrink_device`] makes it smaller, and
+    /// returns the bytes of all devices before and now. When this returns the device is let go of,
+    /// and nothing on it says any more that it belongs to a volume.
     ///
     /// # Errors
     /// As [`Store::shrink_device`]. EINVAL: it is the only one.

@@ -14,6 +14,7 @@ pub(crate) fn place_of(image: &Path, names: &[String]) -> Option<usize> {
         Some(if is_device { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) })
     };
     let wanted = identity(image);
+    debug_assert!(!names.is_empty(), "a volume lies on a device");
     names
         .iter()
         .position(|name| Path::new(name) == image || wanted.is_some() && wanted == identity(Path::new(name)))
@@ -23,6 +24,7 @@ pub(crate) fn place_of(image: &Path, names: &[String]) -> Option<usize> {
 pub(crate) fn not_the_last(image: &Path, names: &[String], what: &str) -> Error {
     let (image, all) = (image.display(), names.join(", "));
     let last = names.last().map_or("", String::as_str);
+    debug_assert!(!what.is_empty(), "it is refused to do nothing");
     Error::from(StoreError::Invalid(match place_of(Path::new(&image.to_string()), names) {
         Some(_) => format!(
             "{image}: only the last device of a volume can {what}, {last}; the places of blocks are counted \

@@ -246,7 +246,10 @@ impl Volume {
     pub fn shrink(&self, bytes: u64) -> Result<Grown> {
         let persist = &self.0.persist;
         persist.check_alive()?;
-        persist.promised(persist.store.shrink_device(bytes, &devices::fold(persist)).map_err(Error::from))
+        let done = persist.store.shrink_device(bytes, &devices::fold(persist)).map_err(Error::from);
+        let done = persist.promised(done)?;
+        debug_assert!(done.after < done.before, "it is made smaller: {done:?}");
+        Ok(done)
     }
 
     /// Adds an image file or a block device to the volume while it is used, behind its others, and

@@ -55,8 +55,8 @@ pub struct FileDevice {
     file: OwnedFd,
     lock: ImageLock,
     name: String,
-    /// Bytes. Written by [`Device::lengthen`] and [`Device::shorten`] alone. Relaxed: who was given an offset behind the
-    /// old end got it from somebody who saw the new one.
+    /// Bytes. Written by [`Device::lengthen`] and [`Device::shorten`] alone. Relaxed: who was given
+    /// an offset behind the old end got it from somebody who saw the new one.
     size: AtomicU64,
     block_device: bool,
     /// All of the image had blocks of the file system under it when it was opened. They are kept:
@@ -366,6 +366,7 @@ impl Device for FileDevice {
         if !self.block_device && !self.read_only && file_size(&self.file).map_err(fail)? > bytes {
             // A request that is late is refused, and does not make the file longer again.
             self.size.store(bytes - bytes % BLOCK_SIZE as u64, Ordering::Relaxed);
+            debug_assert!(bytes > 0, "nothing would be left");
             rustix::fs::ftruncate(&self.file, bytes).map_err(fail)?;
             rustix::fs::fsync(&self.file).map_err(fail)?;
         }

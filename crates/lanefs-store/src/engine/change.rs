@@ -21,12 +21,12 @@
 //! 8                                                 let go     the file is cut off, old copies are wiped
 //! ```
 //!
-//! 1. Until step 5 is durable the old superblock is in force. The volume refers to nothing that only
-//!    the larger of the two has: not yet, or not any more. Old trees and old logs are good under
-//!    both, which name the same segments by the same numbers. So a power loss at any moment leaves
-//!    one or the other, and each opens.
+//! 1. Until step 5 is durable the old superblock is in force. The volume refers to nothing that
+//!    only the larger of the two has: not yet, or not any more. Old trees and old logs are good
+//!    under both, which name the same segments by the same numbers. So a power loss at any moment
+//!    leaves one or the other, and each opens.
 //! 2. Whichever copy is believed where block 0 is torn, or lost later: it says no less than what is
-//!    in force (`recovery::superblock`, 2). For that the order is another one where the volume
+//!    in force (`log::superblocks`, 2). For that the order is another one where the volume
 //!    becomes smaller. A near copy that said so before block 0 does would be believed when, years
 //!    later, block 0 is lost of a volume that had gone on with its old size: what lies behind the
 //!    new end would be gone.
@@ -35,7 +35,7 @@
 //!    what is a part of the log from then on. Of one that shrinks the new ones lie in what nobody
 //!    uses any more, and of two the larger is believed.
 //! 4. The label is that of the first device's superblock, and so are the devices and their sizes:
-//!    what the others say of these counts for nothing (`recovery::superblock`, 1).
+//!    what the others say of these counts for nothing (`log::superblocks`, 1).
 //! 5. All of it happens under the maintenance lock: no checkpoint writes a slot meanwhile. Only an
 //!    evacuation lets go of it.
 //! 6. A device that is added is whole and durable before any other names it, and has an identity of
@@ -51,8 +51,7 @@ use crate::error::{Result, StoreError};
 use crate::log::io::Write;
 use crate::log::slots::read_slot;
 use crate::log::space::SEGMENTS_PER_MLOG;
-use crate::recovery::make::{MIN_SEGMENTS, encode_copies, random, refuse_volume, take_away};
-use crate::recovery::superblock::write_again;
+use crate::log::superblocks::{MIN_SEGMENTS, encode_copies, random, refuse_volume, take_away, write_again};
 use lanefs_format::superblock::{DeviceEntry, MAX_DEVICES, Superblock, Uuid};
 use lanefs_format::{BLOCK_SHIFT, Block, BlockAddr};
 use lanefs_sync::lock::MutexGuard;
@@ -347,6 +346,8 @@ impl Change<'_> {
         device: bool,
     ) -> Result<()> {
         let log = &self.0.log;
+        debug_assert_eq!(log.segments.withdrawn_in_use(), 0, "something lies in what goes");
+        debug_assert!(new.devices.len() <= log.io.devices().len(), "a device more");
         // Whatever the answer is: the segments may be gone, and with an error nothing is written
         // any more.
         evacuation.succeeded();
@@ -370,6 +371,7 @@ impl Change<'_> {
         let log = &self.0.log;
         let used = log.space.least_usable(log.segments.geometry.usable());
         let for_mlogs = if log.mlogs.len() > 1 { SEGMENTS_PER_MLOG * log.mlogs.len() as u32 } else { 0 };
+        debug_assert!(used <= log.segments.geometry.usable(), "more is used than there is");
         used.max(for_mlogs).max(MIN_SEGMENTS)
     }
 
@@ -398,6 +400,7 @@ impl Change<'_> {
         let log = &self.0.log;
         m.usage.set_segments(log.segments.len());
         let usable = log.segments.geometry.usable();
+        debug_assert!(log.segments.withdrawn().is_empty(), "segments come and go at once");
         log.segments
             .set_reserved_segments(crate::log::space::segments_held_back(usable, log.mlogs.len()) * 3 / 5);
         log.space.grow(usable);
@@ -439,8 +442,8 @@ impl Change<'_> {
         Ok(copies)
     }
 
-    /// Does steps 3 to 5 for a superblock that says more, on the devices that there are. `copies`: of the slots, on the first
-    /// device.
+    /// Does steps 3 to 5 for a superblock that says more, on the devices that there are. `copies`:
+    /// of the slots, on the first device.
     fn replace_superblock(&self, new: Superblock, copies: &[(u64, Box<Block>)]) -> Result<()> {
         let devices = self.0.log.io.devices();
         let old = self.0.superblock();
@@ -466,6 +469,7 @@ impl Change<'_> {
     /// Writes the copies at the devices' ends, and those of the slots, and flushes.
     fn write_far(&self, new: &Superblock, copies: &[(u64, Box<Block>)]) -> Result<()> {
         let near = new.layout.copy_block();
+        debug_assert!(near > 0, "the copy lies behind block 0");
         for (d, device) in self.0.log.io.devices().iter().enumerate() {
             let mut blocks = encode_copies(&**device, &Superblock { device_index: d as u8, ..new.clone() })?;
             blocks.retain(|(at, _)| *at != 0 && *at != near);
@@ -483,6 +487,7 @@ impl Change<'_> {
         for (d, device) in self.0.log.io.devices().iter().enumerate() {
             let mut blocks = encode_copies(&**device, &Superblock { device_index: d as u8, ..new.clone() })?;
             blocks.retain(|(at, _)| *at == near);
+            debug_assert_eq!(blocks.len(), 1, "one copy lies there");
             put(&**device, &blocks)?;
         }
         self.0.log.io.flush(self.0.log.io.all())
@@ -491,6 +496,7 @@ impl Change<'_> {
     /// Writes block 0 of a device, and flushes. An error is sticky: it is not known which of the
     /// two is in force.
     fn write_first(&self, new: &Superblock, d: usize) -> Result<()> {
+        debug_assert!(d < new.devices.len(), "device {d} is none of the volume");
         let name = self.0.log.io.devices()[d].name();
         let sb = Superblock { device_index: d as u8, ..new.clone() };
         let block = sb.encode(0).map_err(|e| StoreError::superblock(name, &e))?;

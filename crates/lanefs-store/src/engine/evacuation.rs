@@ -12,8 +12,8 @@
 //! 1. The maintenance lock is held for a round and let go of between two: checkpoints, folds and
 //!    the cleaner of others come in between. Transactions wait for none of it but for the moments
 //!    in which a checkpoint records its position.
-//! 2. From the moment in which a segment is withdrawn nobody claims it (`log::withdrawal`). Whatever
-//!    it holds is moved by its owner: data and buckets by the cleaner, at once;
+//! 2. From the moment in which a segment is withdrawn nobody claims it (`log::withdrawal`).
+//!    Whatever it holds is moved by its owner: data and buckets by the cleaner, at once;
 //!    nodes of all kinds, packs, summaries and orphans by the checkpoint behind it, which the
 //!    cleaner has told of them. Batches are passed by the position of a checkpoint. So after
 //!    another checkpoint all of them are full, and the live blocks in them only become fewer.
@@ -116,6 +116,7 @@ impl<'a> Evacuation<'a> {
         let Some(from) = t.end_of_free(self.from, enough).filter(|from| *from < before) else {
             return Ok(());
         };
+        debug_assert!(from >= self.from, "segment {from} stays");
         t.withdraw(from);
         log.let_go_of_slack();
         log.mlogs.iter().for_each(|l| l.close_withdrawn(t));
@@ -124,12 +125,14 @@ impl<'a> Evacuation<'a> {
 
     /// Notes that the segments go, or are gone.
     pub fn succeeded(mut self) {
+        debug_assert!(!self.done, "it ends once");
         self.done = true;
     }
 
     /// Keeps back as many segments as the volume of this size does.
     fn keep_back(&self) {
         let log = &self.engine.log;
+        debug_assert!(self.usable > 0, "nothing would be left");
         let held_back = segments_held_back(self.usable, log.mlogs.len());
         log.segments.set_reserved_segments(held_back * 3 / 5);
     }
@@ -154,6 +157,7 @@ impl<'a> Evacuation<'a> {
     /// Cleans what stays, if there is too little free to move anything there.
     fn make_space(&self, m: &mut Maintenance) -> Result<()> {
         let (engine, t) = (self.engine, &self.engine.log.segments);
+        debug_assert!(m.durable > 0, "no checkpoint was made");
         for _ in 0..16 {
             let least = t.reserved_segments() + 2 * engine.log.mlogs.len() as u32 + 2;
             if t.free_count() >= least {
@@ -172,6 +176,7 @@ impl<'a> Evacuation<'a> {
     /// withdrawn or freed.
     fn left(&self, m: &Maintenance) -> u64 {
         let t = &self.engine.log.segments;
+        debug_assert!(t.withdrawn().start >= self.from, "segments before {} are withdrawn", self.from);
         let live: u64 = t.withdrawn_full().into_iter().map(|seg| u64::from(t.info(seg).live)).sum();
         let summaries = u64::from(m.usage.has_summaries_from(self.from));
         live + summaries + u64::from(t.withdrawn_in_use()) + u64::from(t.withdrawn().start - self.from) * 1024

@@ -118,6 +118,7 @@ impl Filed {
     /// Forgets that segments from `end` on were freed: they are gone.
     pub fn forget_freed(&mut self, end: SegId) {
         self.freed.retain(|seg| *seg < end);
+        debug_assert!(self.buckets.iter().flatten().all(|s| s.1 < end), "a segment that is gone is full");
     }
 
     /// Takes the segments that were freed since the last call.

@@ -6,9 +6,10 @@
 //! nothing about it. But a write that the host of a sparse image refuses for want of space is
 //! repeated until it is answered: see `device::host`, and `admission` for how that is avoided.
 
-use crate::device::{Device, FlushGate, HostSpace, PAUSE, ReadReq, WriteReq, longer};
+use crate::device::{Device, HostSpace, PAUSE, ReadReq, WriteReq, longer};
 use crate::error::{Result, StoreError};
 use crate::log::account::Admission;
+use crate::log::members::Members;
 use crate::log::segment::SegmentTable;
 use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
@@ -18,8 +19,8 @@ use lanefs_sync::hash::WordMap;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, SignalsBlocked};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::Builder;
 use std::time::Instant;
 use zerocopy::IntoBytes;
@@ -142,38 +143,6 @@ pub(crate) struct Maintained {
     pub emptied: AtomicU64,
     pub data_moved: AtomicU64,
     pub nodes_marked: AtomicU64,
-}
-
-/// The devices of a volume from one change of them to the next. Whoever has an address finds its
-/// device here: it was given to others behind the change. So nobody waits for a change, and what
-/// was there before stays till the volume is closed.
-struct Members {
-    devices: Vec<Arc<dyn Device>>,
-    gates: Vec<Arc<FlushGate>>,
-    /// Flushes of devices that are gone: asked for, and given to them.
-    flushes: (u64, u64),
-    /// What took its place. Set once, by the holder of the maintenance lock. The cell orders that.
-    later: OnceLock<Box<Members>>,
-}
-
-impl Members {
-    fn new(devices: Vec<Arc<dyn Device>>) -> Members {
-        let gates = devices.iter().map(|d| Arc::new(FlushGate::new(d.clone()))).collect();
-        Members { devices, gates, flushes: (0, 0), later: OnceLock::new() }
-    }
-
-    fn device(&self, addr: BlockAddr, what: &'static str) -> Result<&Arc<dyn Device>> {
-        self.devices.get(addr.device()).ok_or_else(|| StoreError::Corrupt {
-            addr,
-            what,
-            why: format!("there is no device {}", addr.device()),
-        })
-    }
-
-    /// Returns an empty list for each.
-    fn lists<T>(&self) -> Vec<Vec<T>> {
-        self.devices.iter().map(|_| Vec::new()).collect()
-    }
 }
 
 /// The devices of a volume, and what is on its way to and from them.
@@ -311,46 +280,23 @@ impl Io {
 
     /// Returns the devices as they are now.
     fn members(&self) -> &Members {
-        let mut now = &self.first;
-        while let Some(later) = now.later.get() {
-            now = later;
-        }
-        now
-    }
-
-    fn device(&self, addr: BlockAddr, what: &'static str) -> Result<&Arc<dyn Device>> {
-        self.members().device(addr, what)
-    }
-
-    /// Puts others in the place of the devices. One thread at a time.
-    fn change_members(&self, change: impl FnOnce(&mut Members)) {
-        let now = self.members();
-        let (devices, gates, flushes) = (now.devices.clone(), now.gates.clone(), now.flushes);
-        let mut new = Members { devices, gates, flushes, later: OnceLock::new() };
-        change(&mut new);
-        debug_assert!((1..=MAX_DEVICES).contains(&new.devices.len()), "{} devices", new.devices.len());
-        debug_assert_eq!(new.devices.len(), new.gates.len(), "a device without a gate");
-        let set = now.later.set(Box::new(new));
-        debug_assert!(set.is_ok(), "two change the devices at once");
+        self.first.now()
     }
 
     /// Adds a device behind the others.
     pub fn add_device(&self, device: Arc<dyn Device>) {
-        self.change_members(|m| {
-            m.gates.push(Arc::new(FlushGate::new(device.clone())));
-            m.devices.push(device);
-        });
+        debug_assert!(!self.read_only, "a volume is changed that is only read");
+        self.first.add(device);
     }
 
     /// Takes the last device away, to which nothing refers any more.
     pub fn remove_device(&self) {
-        self.change_members(|m| {
-            m.devices.pop();
-            if let Some(gate) = m.gates.pop() {
-                m.flushes.0 += gate.asked();
-                m.flushes.1 += gate.issued();
-            }
-        });
+        debug_assert!(!self.read_only, "a volume is changed that is only read");
+        self.first.remove();
+    }
+
+    fn device(&self, addr: BlockAddr, what: &'static str) -> Result<&Arc<dyn Device>> {
+        self.members().device(addr, what)
     }
 
     /// Reads `data.len()` bytes from `addr` on, not verified.

@@ -277,6 +277,7 @@ impl Mlog {
 
     /// Has it take segments of another device first.
     pub fn set_device(&self, device: usize) {
+        debug_assert!(device < lanefs_format::superblock::MAX_DEVICES, "there is no device {device}");
         self.device.store(device, Ordering::Relaxed); // see the field
     }
 

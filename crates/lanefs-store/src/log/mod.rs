@@ -12,6 +12,7 @@ pub(crate) mod geometry;
 pub(crate) mod heat;
 pub(crate) mod io;
 pub(crate) mod listing;
+pub(crate) mod members;
 pub(crate) mod message;
 pub(crate) mod mlog;
 pub(crate) mod one_log;
@@ -23,6 +24,7 @@ pub(crate) mod slack;
 pub(crate) mod slots;
 pub(crate) mod space;
 pub(crate) mod summaries;
+pub(crate) mod superblocks;
 pub(crate) mod usage_table;
 pub(crate) mod withdrawal;
 
@@ -138,6 +140,7 @@ impl Log {
     /// Has the mlogs take segments of the devices that there are now, by turns.
     pub fn spread_mlogs(&self) {
         let devices = self.segments.devices();
+        debug_assert!(devices > 0, "a volume lies on a device");
         self.mlogs.iter().for_each(|m| m.set_device(m.id % devices));
     }
 

@@ -93,12 +93,14 @@ impl Pool {
 
     /// Returns how many segments are aside.
     pub fn aside(&self) -> usize {
+        debug_assert!(self.aside.iter().all(|run| !run.is_empty()), "a run of no segments");
         self.aside.iter().map(|run| run.len()).sum()
     }
 
     /// Has all be as before they were withdrawn. Returns how many came back.
     pub fn put_back_withdrawn(&mut self, is_stale: impl Fn(SegId) -> bool) -> usize {
         let back = self.aside();
+        debug_assert!(back == 0 || self.withdrawn.is_some(), "{back} are aside, and none is withdrawn");
         self.withdrawn = None;
         for seg in std::mem::take(&mut self.aside).into_iter().flatten() {
             self.put(seg, is_stale(seg));
@@ -165,6 +167,7 @@ impl Pool {
 
     /// Does so for a device that was added to a volume that is open.
     pub fn joined(&mut self, kept: usize, short: bool) {
+        debug_assert_eq!(self.stale.len(), 0, "something was freed before it was there");
         self.unknown = self.clean_len;
         (self.kept, self.short) = (kept, short);
     }

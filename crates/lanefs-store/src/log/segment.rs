@@ -47,7 +47,6 @@ use lanefs_format::usage_node::{BITMAP_WORDS, PAIRED};
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::{Mutex, MutexGuard};
 use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -67,7 +66,7 @@ pub(crate) struct SegmentTable {
     pub geometry: Geometry,
     /// Words of marks a segment has.
     words: usize,
-    figures: Figures,
+    pub(super) figures: Figures,
     /// One for each device that there can be.
     pub(super) all_pools: Box<[Mutex<Pool>]>,
     pub(super) counts: CachePadded<Counts>,
@@ -118,54 +117,6 @@ impl SegmentTable {
 
     pub fn len(&self) -> u32 {
         self.geometry.total()
-    }
-
-    /// Adds the segments that the last device has, now that it has so many blocks, and puts them
-    /// into its pool. One thread at a time.
-    pub fn grow(&self, blocks: u64) {
-        let new = self.len()..self.geometry.end_with(blocks).max(self.len());
-        let there = self.make_figures(&new);
-        self.geometry.set_end(new.end);
-        debug_assert_eq!(self.len(), new.end, "the new segments are the last ones");
-        self.use_new(new, there);
-    }
-
-    /// Adds the segments of a device of so many blocks that comes behind the others, as
-    /// [`SegmentTable::grow`] does.
-    pub fn add_device(&self, blocks: u64) {
-        let new = self.len()..self.geometry.end_with_another(blocks);
-        debug_assert!(self.devices() < MAX_DEVICES, "a volume has {MAX_DEVICES} devices at the most");
-        let there = self.make_figures(&new);
-        self.geometry.add(blocks);
-        self.use_new(new, there);
-    }
-
-    /// Makes the figures of segments that come behind the others, where they were never there.
-    /// Returns the number of those that ever were.
-    fn make_figures(&self, new: &Range<SegId>) -> SegId {
-        let there = self.figures.end();
-        debug_assert!(new.start <= there, "a gap before segment {}", new.start);
-        if there < new.end {
-            self.figures.add(Figures::new(there..new.end));
-        }
-        there
-    }
-
-    /// Puts new segments of the last device into its pool. Those below `there` were there before.
-    fn use_new(&self, new: Range<SegId>, there: SegId) {
-        let last = self.devices() - 1;
-        for seg in new.start..new.end.min(there) {
-            if let Some(s) = self.figures.get(seg) {
-                s.renew(self.geometry.is_reserved(seg));
-            }
-        }
-        let log = self.geometry.log_segments(last);
-        let new = new.start.max(log.start)..new.end;
-        if !new.is_empty() {
-            self.counts.free.fetch_add(new.len() as u32, Relaxed);
-            self.all_pools[last].lock().put_unused(new);
-        }
-        self.check_invariants();
     }
 
     /// Returns the pools of the devices that there are.
@@ -651,8 +602,8 @@ impl SegmentTable {
         self.put(&mut self.all_pools[self.geometry.device(seg)].lock(), seg, m.stale.load(Relaxed) > 0);
     }
 
-    /// Puts a free segment into its pool, and counts it, unless it is withdrawn: whoever takes it out
-    /// counts it off, and finds it counted.
+    /// Puts a free segment into its pool, and counts it, unless it is withdrawn: whoever takes it
+    /// out counts it off, and finds it counted.
     fn put(&self, pool: &mut Pool, seg: SegId, is_stale: bool) {
         if pool.put(seg, is_stale) {
             self.counts.free.fetch_add(1, Relaxed);

@@ -172,6 +172,7 @@ impl Space {
     pub fn shrink(&self, usable: u32) -> bool {
         let total = for_users(usable, self.segment_blocks, self.copies, self.mlogs);
         let taken = self.total().saturating_sub(total);
+        debug_assert!(i64::try_from(taken).is_ok(), "{taken} blocks are more than are counted");
         let has = self.free.try_sub(0, taken);
         if has {
             self.total.store(total, Relaxed);

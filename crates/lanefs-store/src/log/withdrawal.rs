@@ -1,5 +1,5 @@
-//! Withdrawing segments: those at the end of the table are to go, because the last device is to be
-//! smaller or to be removed.
+//! Segments that come and go at the end of the table, with the size of the last device or with a
+//! device. Those that come are free at once. Those that are to go are withdrawn first.
 //!
 //! 1. From the moment in which they are withdrawn none is claimed: what is free of them is put
 //!    aside, and what becomes free later (see `pool`). So the number of those in use only falls.
@@ -14,13 +14,64 @@
 //!
 //! Withdrawing, taking back and dropping: under the maintenance lock.
 
+use crate::log::figures::Figures;
 use crate::log::geometry::SegId;
 use crate::log::mlog::Mlog;
 use crate::log::segment::{SegmentTable, State};
+use lanefs_format::superblock::MAX_DEVICES;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl SegmentTable {
+    /// Adds the segments that the last device has, now that it has so many blocks, and puts them
+    /// into its pool. One thread at a time.
+    pub fn grow(&self, blocks: u64) {
+        let new = self.len()..self.geometry.end_with(blocks).max(self.len());
+        let there = self.make_figures(&new);
+        self.geometry.set_end(new.end);
+        debug_assert_eq!(self.len(), new.end, "the new segments are the last ones");
+        debug_assert!(self.withdrawn().is_empty(), "segments come and go at once");
+        self.use_new(new, there);
+    }
+
+    /// Adds the segments of a device of so many blocks that comes behind the others, as
+    /// [`SegmentTable::grow`] does.
+    pub fn add_device(&self, blocks: u64) {
+        let new = self.len()..self.geometry.end_with_another(blocks);
+        debug_assert!(self.devices() < MAX_DEVICES, "a volume has {MAX_DEVICES} devices at the most");
+        let there = self.make_figures(&new);
+        self.geometry.add(blocks);
+        self.use_new(new, there);
+    }
+
+    /// Makes the figures of segments that come behind the others, where they were never there.
+    /// Returns the number of those that ever were.
+    fn make_figures(&self, new: &Range<SegId>) -> SegId {
+        let there = self.figures.end();
+        debug_assert!(new.start <= there, "a gap before segment {}", new.start);
+        if there < new.end {
+            self.figures.add(Figures::new(there..new.end));
+        }
+        there
+    }
+
+    /// Puts new segments of the last device into its pool. Those below `there` were there before.
+    fn use_new(&self, new: Range<SegId>, there: SegId) {
+        let last = self.devices() - 1;
+        for seg in new.start..new.end.min(there) {
+            if let Some(s) = self.figures.get(seg) {
+                s.renew(self.geometry.is_reserved(seg));
+            }
+        }
+        let log = self.geometry.log_segments(last);
+        let new = new.start.max(log.start)..new.end;
+        if !new.is_empty() {
+            self.counts.free.fetch_add(new.len() as u32, Relaxed);
+            self.all_pools[last].lock().put_unused(new);
+        }
+        self.check_invariants();
+    }
+
     /// Returns the first segment from `from` on below which `n` segments are free; `None` if there
     /// are not so many.
     pub fn end_of_free(&self, from: SegId, n: usize) -> Option<SegId> {
@@ -29,6 +80,7 @@ impl SegmentTable {
         let mut runs: Vec<_> = last.lock().runs().collect();
         runs.sort_unstable_by_key(|run| run.start);
         let mut need = n.saturating_sub(others);
+        debug_assert!(from <= self.len(), "segment {from} of {}", self.len());
         for run in runs {
             if need <= run.len() {
                 return Some(from.max(if need == 0 { 0 } else { run.start + need as SegId }));
@@ -45,7 +97,8 @@ impl SegmentTable {
         self.counts.withdrawn.store(from, Relaxed);
         let mut pool = self.all_pools[self.devices() - 1].lock();
         let taken = pool.withdraw(from);
-        self.counts.free.fetch_sub(taken as u32, Relaxed);
+        let before = self.counts.free.fetch_sub(taken as u32, Relaxed);
+        debug_assert!(before >= taken as u32, "{taken} of {before} free segments are withdrawn");
     }
 
     /// Returns the segments that are withdrawn.
@@ -61,13 +114,17 @@ impl SegmentTable {
 
     /// Returns the number of segments that can hold the log and are not withdrawn.
     pub fn usable(&self) -> u32 {
-        self.geometry.usable() - self.withdrawn().len() as u32
+        let (all, less) = (self.geometry.usable(), self.withdrawn().len() as u32);
+        debug_assert!(less <= all, "{less} of {all} segments are withdrawn");
+        all - less
     }
 
     /// Returns the segments that are withdrawn and not aside: in use, or in somebody's hands.
     pub fn withdrawn_in_use(&self) -> u32 {
         let aside = self.all_pools[self.devices() - 1].lock().aside();
-        self.withdrawn().len() as u32 - aside as u32
+        let all = self.withdrawn().len();
+        debug_assert!(aside <= all, "{aside} of {all} segments are aside");
+        all as u32 - aside as u32
     }
 
     /// Returns the full ones among them that have live blocks.
@@ -118,6 +175,7 @@ impl Mlog {
             }
         }
         h.begun.retain(|(_, head)| {
+            debug_assert_eq!(t.info(head.seg).state, State::Open, "{head:?} is no head");
             let stays = !t.is_withdrawn(head.seg);
             if !stays {
                 t.close(head.seg);

@@ -11,29 +11,17 @@ use crate::engine::maintenance::Maintenance;
 use crate::engine::{Engine, Parts};
 use crate::error::{Result, StoreError};
 use crate::log::segment::{Geometry, SegmentTable};
+use crate::log::superblocks::{MIN_SEGMENTS, encode_copies, random, refuse_volume, take_away};
 use crate::log::usage_table::UsageTable;
-use crate::recovery::superblock::{read_block, read_superblock};
 use crate::tree::inode_table::InodeTable;
 use lanefs_format::slot::{SLOT_BLOCKS, Slot};
 use lanefs_format::superblock::{
     DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, PACKED_INODES,
-    PREALLOCATION, SUPERBLOCK_MAGIC, Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
+    PREALLOCATION, Superblock, TWO_COPIES, Uuid,
 };
-use lanefs_format::{Attrs, BLOCK_SHIFT, Block, FIRST_INO, ROOT_INO};
-use std::io::Read;
+use lanefs_format::{Attrs, BLOCK_SHIFT, FIRST_INO, ROOT_INO};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The fewest segments a volume can have.
-pub(crate) const MIN_SEGMENTS: u32 = 16;
-
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut b = [0; N];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut b))
-        .map_err(|e| StoreError::Invalid(format!("no randomness from /dev/urandom: {e}")))?;
-    Ok(b)
-}
 
 /// Returns the blocks of a device of so many bytes that belong to the volume: those at its end hold
 /// copies.
@@ -156,24 +144,6 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     Ok(())
 }
 
-/// Returns all copies of a device's superblock, each with its block: the one in block 0 last.
-pub(crate) fn encode_copies(d: &dyn Device, sb: &Superblock) -> Result<Vec<(u64, Box<Block>)>> {
-    let encode = |at| Ok((at, sb.encode(at).map_err(|e| StoreError::superblock(d.name(), &e))?));
-    sb.places().into_iter().rev().map(encode).collect()
-}
-
-/// Returns an error if a device holds a volume.
-pub(crate) fn refuse_volume(d: &dyn Device) -> Result<()> {
-    let old = d.size() > 0
-        && (UnverifiedSuperblock(read_block(d, 0)?).verify(0, u64::MAX >> 20).is_ok()
-            || read_superblock(d).is_ok());
-    if !old {
-        return Ok(());
-    }
-    let why = "holds a LaneFS volume; use --force to overwrite it".into();
-    Err(StoreError::NotAVolume { device: d.name().into(), why })
-}
-
 /// Writes the first checkpoint: a tree with nothing but the root directory.
 fn make_tree(
     devices: &[Arc<dyn Device>],
@@ -222,54 +192,4 @@ fn make_tree(
     engine.close()?;
     debug_assert!(engine.maintenance.lock().slot.clean, "a new volume is as if it had been closed");
     Ok(())
-}
-
-/// Overwrites what could make older volumes look alive. In this order, with a flush between, a
-/// crash leaves the last one whole or none: copies that volumes before it left where it has none of
-/// its own, its superblocks, and only then the slots. `first`: the index that the first of these
-/// devices has in the new volume.
-pub(crate) fn take_away(devices: &[Arc<dyn Device>], first: usize, new: &Superblock) -> Result<()> {
-    let zero = Block::zeroed();
-    let wipe = |d: &dyn Device, blocks: &[u64]| -> Result<()> {
-        let reqs: Vec<_> = blocks
-            .iter()
-            .map(|b| crate::device::WriteReq { offset: b << BLOCK_SHIFT, data: &zero.0 })
-            .collect();
-        d.write(&reqs)?;
-        d.flush()
-    };
-    let slots_of = |sb: &Superblock, d: usize| -> Vec<u64> {
-        let own = (0..2).flat_map(|i| sb.slot_places(i)).filter(|_| d == 0);
-        own.chain((0..2).map(|i| sb.stamp_place(d, i))).map(|a| a.block()).collect()
-    };
-    let mut slots = Vec::new();
-    for (i, d) in (first..).zip(devices) {
-        let blocks = d.size() >> BLOCK_SHIFT;
-        let new = Superblock { device_index: i as u8, ..new.clone() };
-        let last = read_superblock(&**d).ok();
-        let mut of_last = new.places();
-        let mut here = slots_of(&new, i);
-        if let Some(l) = &last {
-            of_last.extend(l.places());
-            here.extend(slots_of(l, usize::from(l.device_index)));
-        }
-        here.retain(|s| *s < blocks);
-        here.sort_unstable();
-        here.dedup();
-        debug_assert!(!here.contains(&0), "the superblock of {} is wiped before the slots", d.name());
-        slots.push(here);
-        let mut older = Vec::new();
-        let far = blocks.checked_sub(FAR_BLOCKS);
-        for at in copy_candidates(blocks).chain(far).filter(|at| !of_last.contains(at)) {
-            // What cannot be read cannot be found by others either.
-            if read_block(&**d, at).is_ok_and(|b| b.0.starts_with(&SUPERBLOCK_MAGIC)) {
-                older.push(at);
-            }
-        }
-        if !older.is_empty() {
-            wipe(&**d, &older)?;
-        }
-        wipe(&**d, &of_last)?;
-    }
-    devices.iter().zip(slots).try_for_each(|(d, slots)| wipe(&**d, &slots))
 }

@@ -28,7 +28,6 @@
 
 pub(crate) mod make;
 pub(crate) mod scan;
-pub(crate) mod superblock;
 mod verify;
 
 use crate::api::{FoldInput, OpenOptions, OpenReport};
@@ -41,9 +40,9 @@ use crate::error::{Result, StoreError};
 use crate::log::io::Io;
 use crate::log::segment::{Geometry, SegmentTable, State};
 use crate::log::slots::{check_ages, read_slots};
+use crate::log::superblocks::{order_devices, write_again};
 use crate::log::usage_table::UsageTable;
 use crate::recovery::scan::{FsyncMessage, Scan};
-use crate::recovery::superblock::order_devices;
 use crate::tree::block_io::BlockSource;
 use crate::tree::inode_state::InodeState;
 use crate::tree::inode_table::InodeTable;
@@ -88,7 +87,7 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(En
     let (devices, sb) = order_devices(devices)?;
     if !o.read_only
         && !sb.read_only()
-        && let Err(e) = superblock::write_again(&devices, &sb)
+        && let Err(e) = write_again(&devices, &sb)
     {
         // They say no less than what is in force, so nothing is lost that they are believed.
         tracing::warn!("a superblock of a change that was cut short stays: {e}");

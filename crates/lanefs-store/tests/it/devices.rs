@@ -1,5 +1,5 @@
-//! Volumes whose devices come, go and change their size, and that lose power or are written to while
-//! they do.
+//! Volumes whose devices come, go and change their size, and that lose power or are written to
+//! while they do.
 
 use crate::change::{each_state_of, fsck_all, longer, size};
 use crate::common::*;
@@ -540,8 +540,7 @@ fn a_volume_that_was_nearly_full_shrinks_by_what_is_deleted() {
         let told = Acked::default();
         let mut m = Model::new(&s);
         let mut r = Rng::new(copies.into());
-        m.crowd(&s, 300, &told).unwrap();
-        for _ in 0..600 {
+        for _ in 0..900 {
             m.step(&s, &mut r, &told).unwrap();
         }
         m.fold(&s, &told).unwrap();

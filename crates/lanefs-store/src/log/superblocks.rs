@@ -1,5 +1,5 @@
-//! Superblocks of devices: reading one, finding one of a damaged device, and putting a volume's
-//! devices in order.
+//! Superblocks of devices: reading one, finding one of a damaged device, putting a volume's devices
+//! in order, and taking away what older volumes have left.
 //!
 //! 1. What a volume is, its devices and their sizes, the superblock of its first device says. The
 //!    others may be those of a change that was cut short before or behind its commit point
@@ -10,18 +10,19 @@
 //! 3. Whoever opens a volume for writing first writes copies anew that say something else
 //!    ([`write_again`]).
 
-use crate::device::Device;
+use crate::device::{Device, ReadReq, WriteReq};
 use crate::error::{Result, StoreError};
 use lanefs_format::superblock::{
     FAR_BLOCKS, SUPERBLOCK_MAGIC, Superblock, SuperblockError, UnverifiedSuperblock, copy_candidates,
 };
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE, Block};
+use std::io::Read;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 pub(crate) fn read_block(d: &dyn Device, block: u64) -> Result<Box<Block>> {
     let mut b = Block::zeroed();
-    d.read(&mut [crate::device::ReadReq { offset: block << BLOCK_SHIFT, data: &mut b.0 }])?;
+    d.read(&mut [ReadReq { offset: block << BLOCK_SHIFT, data: &mut b.0 }])?;
     Ok(b)
 }
 
@@ -60,6 +61,84 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     }
 }
 
+/// The fewest segments a volume can have.
+pub(crate) const MIN_SEGMENTS: u32 = 16;
+
+/// Returns random bytes.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut b = [0; N];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut b))
+        .map_err(|e| StoreError::Invalid(format!("no randomness from /dev/urandom: {e}")))?;
+    Ok(b)
+}
+
+/// Returns all copies of a device's superblock, each with its block: the one in block 0 last.
+pub(crate) fn encode_copies(d: &dyn Device, sb: &Superblock) -> Result<Vec<(u64, Box<Block>)>> {
+    let encode = |at| Ok((at, sb.encode(at).map_err(|e| StoreError::superblock(d.name(), &e))?));
+    sb.places().into_iter().rev().map(encode).collect()
+}
+
+/// Returns an error if a device holds a volume.
+pub(crate) fn refuse_volume(d: &dyn Device) -> Result<()> {
+    let old = d.size() > 0
+        && (UnverifiedSuperblock(read_block(d, 0)?).verify(0, u64::MAX >> 20).is_ok()
+            || read_superblock(d).is_ok());
+    if !old {
+        return Ok(());
+    }
+    let why = "holds a LaneFS volume; use --force to overwrite it".into();
+    Err(StoreError::NotAVolume { device: d.name().into(), why })
+}
+
+/// Overwrites what could make older volumes look alive. In this order, with a flush between, a
+/// crash leaves the last one whole or none: copies that volumes before it left where it has none of
+/// its own, its superblocks, and only then the slots. `first`: the index that the first of these
+/// devices has in the new volume.
+pub(crate) fn take_away(devices: &[Arc<dyn Device>], first: usize, new: &Superblock) -> Result<()> {
+    let zero = Block::zeroed();
+    let wipe = |d: &dyn Device, blocks: &[u64]| -> Result<()> {
+        let reqs: Vec<_> =
+            blocks.iter().map(|b| WriteReq { offset: b << BLOCK_SHIFT, data: &zero.0 }).collect();
+        d.write(&reqs)?;
+        d.flush()
+    };
+    let slots_of = |sb: &Superblock, d: usize| -> Vec<u64> {
+        let own = (0..2).flat_map(|i| sb.slot_places(i)).filter(|_| d == 0);
+        own.chain((0..2).map(|i| sb.stamp_place(d, i))).map(|a| a.block()).collect()
+    };
+    let mut slots = Vec::new();
+    for (i, d) in (first..).zip(devices) {
+        let blocks = d.size() >> BLOCK_SHIFT;
+        let new = Superblock { device_index: i as u8, ..new.clone() };
+        let last = read_superblock(&**d).ok();
+        let mut of_last = new.places();
+        let mut here = slots_of(&new, i);
+        if let Some(l) = &last {
+            of_last.extend(l.places());
+            here.extend(slots_of(l, usize::from(l.device_index)));
+        }
+        here.retain(|s| *s < blocks);
+        here.sort_unstable();
+        here.dedup();
+        debug_assert!(!here.contains(&0), "the superblock of {} is wiped before the slots", d.name());
+        slots.push(here);
+        let mut older = Vec::new();
+        let far = blocks.checked_sub(FAR_BLOCKS);
+        for at in copy_candidates(blocks).chain(far).filter(|at| !of_last.contains(at)) {
+            // What cannot be read cannot be found by others either.
+            if read_block(&**d, at).is_ok_and(|b| b.0.starts_with(&SUPERBLOCK_MAGIC)) {
+                older.push(at);
+            }
+        }
+        if !older.is_empty() {
+            wipe(&**d, &older)?;
+        }
+        wipe(&**d, &of_last)?;
+    }
+    devices.iter().zip(slots).try_for_each(|(d, slots)| wipe(&**d, &slots))
+}
+
 /// Orders superblocks of one device: of one volume the larger is believed (2).
 fn age(sb: &Superblock) -> (i64, usize, u64) {
     (sb.created, sb.devices.len(), sb.devices.iter().map(|d| d.blocks).sum())
@@ -94,7 +173,7 @@ pub(crate) fn find_superblock(d: &dyn Device, progress: &dyn Fn(u64, u64)) -> Re
         let n = (blocks - at).min(AT_ONCE as u64) as usize;
         let data = buffer[..n].as_mut_bytes();
         // One by one where some block cannot be read.
-        let whole = d.read(&mut [crate::device::ReadReq { offset: at << BLOCK_SHIFT, data }]).is_ok();
+        let whole = d.read(&mut [ReadReq { offset: at << BLOCK_SHIFT, data }]).is_ok();
         for (i, b) in buffer[..n].iter().enumerate() {
             if (!whole || b.0.starts_with(&SUPERBLOCK_MAGIC))
                 && let Some(sb) = superblock_at(d, at + i as u64)
@@ -201,7 +280,7 @@ pub(crate) fn write_again(devices: &[Arc<dyn Device>], first: &Superblock) -> Re
         debug_assert!(i > 0 || !others.contains(&0), "block 0 of the first device is in force (2)");
         for at in &others {
             let block = sb.encode(*at).map_err(|e| StoreError::superblock(d.name(), &e))?;
-            d.write(&[crate::device::WriteReq { offset: at << BLOCK_SHIFT, data: &block.0 }])?;
+            d.write(&[WriteReq { offset: at << BLOCK_SHIFT, data: &block.0 }])?;
         }
         if !others.is_empty() {
             d.flush()?;
