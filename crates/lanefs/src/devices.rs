@@ -1,7 +1,7 @@
 //! Which device of a volume a name means, and what the store needs from above to change them.
 
 use crate::error::Error;
-use crate::persist::{Persist, checkpoint};
+use crate::persist::{Persist, checkpoint, host};
 use lanefs_store::StoreError;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -15,6 +15,7 @@ pub(crate) fn place_of(image: &Path, names: &[String]) -> Option<usize> {
     };
     let wanted = identity(image);
     debug_assert!(!names.is_empty(), "a volume lies on a device");
+    debug_assert!(names.iter().all(|name| !name.is_empty()), "a device without a name: {names:?}");
     names
         .iter()
         .position(|name| Path::new(name) == image || wanted.is_some() && wanted == identity(Path::new(name)))
@@ -36,7 +37,8 @@ pub(crate) fn not_the_last(image: &Path, names: &[String], what: &str) -> Error 
 
 /// Returns what makes a checkpoint that folds, for the store.
 pub(crate) fn fold(persist: &Persist) -> impl Fn() -> lanefs_store::Result<()> + '_ {
-    || match checkpoint::checkpoint(persist) {
+    debug_assert!(!persist.options.read_only, "a volume is changed that is only read");
+    || match host::when_there_is_space(persist, || checkpoint::checkpoint(persist)) {
         Ok(_) => Ok(()),
         Err(Error::Store(e)) => Err(e),
         Err(e) if e.errno() == libc::ENOSPC => Err(StoreError::NoSpace),

@@ -9,6 +9,7 @@
 use crate::device::{Device, HostSpace, PAUSE, ReadReq, WriteReq, longer};
 use crate::error::{Result, StoreError};
 use crate::log::account::Admission;
+use crate::log::maintained::Maintained;
 use crate::log::members::Members;
 use crate::log::segment::SegmentTable;
 use crate::tree::block_io::BlockSource;
@@ -20,7 +21,7 @@ use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, SignalsBlocked};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
 use std::time::Instant;
 use zerocopy::IntoBytes;
@@ -126,23 +127,6 @@ fn are_apart(writes: &[Write<'_>]) -> bool {
         writes.iter().map(|w| (w.addr.0, w.addr.0 + (w.data.len() / BLOCK_SIZE) as u64)).collect();
     at.sort_unstable();
     at.windows(2).all(|w| w[0].1 <= w[1].0)
-}
-
-/// Blocks written since the volume was opened for the holder of the maintenance lock, for reports.
-/// Written by it and the threads that help it. Relaxed: figures, with which no memory is handed
-/// over. (What users write is counted by the mlogs.)
-#[derive(Default)]
-pub(crate) struct Maintained {
-    /// Blocks of the tree, with their copies.
-    pub tree: AtomicU64,
-    /// Slots, stamps and superblocks.
-    pub roots: AtomicU64,
-    /// Blocks that the cleaner moved, with their copies, and bad copies that were written anew.
-    pub moved: AtomicU64,
-    /// What the cleaner did: see [`crate::CleanReport`].
-    pub emptied: AtomicU64,
-    pub data_moved: AtomicU64,
-    pub nodes_marked: AtomicU64,
 }
 
 /// The devices of a volume, and what is on its way to and from them.

@@ -12,6 +12,7 @@ pub(crate) mod geometry;
 pub(crate) mod heat;
 pub(crate) mod io;
 pub(crate) mod listing;
+pub(crate) mod maintained;
 pub(crate) mod members;
 pub(crate) mod message;
 pub(crate) mod mlog;
