@@ -113,8 +113,9 @@ impl Geometry {
     /// Adds a device of so many blocks behind the others, as [`Geometry::set_end`] does segments.
     pub fn add(&self, blocks: u64) {
         let (n, first) = (self.devices(), self.total());
-        debug_assert!(n < MAX_DEVICES, "a volume has {MAX_DEVICES} devices at the most");
+        // Who makes a volume of more is refused when its superblock is encoded.
         let Some(span) = self.spans.get(n) else { return };
+        debug_assert_eq!(span.segments(), 0, "device {n} is there already");
         span.first.store(first, Release);
         span.segments.store(self.end_of(first, blocks) - first, Release);
         // Release, with the Acquire in `devices`.
