@@ -37,7 +37,8 @@ impl SegmentTable {
     fn has_plenty(&self) -> bool {
         let (free, usable) = (self.free_count(), self.usable());
         let is_small = usable < LEAST;
-        !is_small && !self.slack.is_on() && free / 2 > self.reserved_segments() && free > usable / 8
+        // So there is no list of slack, for which more would have to be free.
+        !is_small && free / 2 > self.reserved_segments() && free > usable / 8
     }
 }
 
