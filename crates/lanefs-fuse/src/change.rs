@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn changes_of_devices_survive_the_trip() {
-        let volume = Volume::in_memory(16 << 20).unwrap();
+        let volume = Volume::in_memory(64 << 20).unwrap();
         let path = || PathBuf::from("/tmp/some image");
         let all = [
             DeviceChange::Grow(path(), None),
@@ -221,7 +221,7 @@ mod tests {
         assert!(asked(DeviceChange::Add("/no/such/image".into(), false)).unwrap_err().contains("/no/such"));
         assert!(asked(DeviceChange::Remove(path())).unwrap_err().contains("is no device of the volume"));
         assert!(asked(DeviceChange::Shrink(4096)).unwrap_err().contains("delete files"));
-        let done = asked(DeviceChange::Shrink(8 << 20)).unwrap();
-        assert_eq!(done, Grown { before: 16 << 20, after: 8 << 20 });
+        let done = asked(DeviceChange::Shrink(56 << 20)).unwrap();
+        assert_eq!(done, Grown { before: 64 << 20, after: 56 << 20 });
     }
 }
