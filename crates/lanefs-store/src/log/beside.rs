@@ -37,7 +37,7 @@ impl SegmentTable {
     fn has_plenty(&self) -> bool {
         let (free, usable) = (self.free_count(), self.usable());
         let is_small = usable < LEAST;
-        // So there is no list of slack, for which more would have to be free.
+        // There is no list of slack then: that is for when less is free.
         !is_small && free / 2 > self.reserved_segments() && free > usable / 8
     }
 }
