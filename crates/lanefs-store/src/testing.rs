@@ -194,3 +194,12 @@ pub fn leave(s: &Store, k: u32) -> Vec<SegId> {
     (k..segments * size).for_each(|_| take(&s.engine.log.mlogs[0], Heat::Node).unwrap());
     claimed
 }
+
+/// Waits until it is so: what is waited for happens on its own, however loaded the machine is.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{what}: never");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

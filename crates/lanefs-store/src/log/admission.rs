@@ -168,8 +168,8 @@ mod tests {
     use crate::api::{FormatOptions, OpenOptions};
     use crate::device::{Device, MemoryDevice, ThinDevice};
     use crate::store::Store;
+    use crate::testing::until;
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
 
     /// A volume of 256 segments of 16 blocks on a host that has so many blocks when it is open.
     fn volume(left: u64) -> (Arc<Store>, Arc<ThinDevice<MemoryDevice>>) {
@@ -185,14 +185,6 @@ mod tests {
             store.counts_admissions() == (left < PLENTY >> BLOCK_SHIFT)
         });
         (store, thin)
-    }
-
-    fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-        let begun = Instant::now();
-        while !is_so() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{what}: never");
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     #[test]

@@ -464,7 +464,7 @@ impl Recovery<'_> {
         debug_assert!(self.engine.log.read_only, "a volume that can be written is recovered by a checkpoint");
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = crate::engine::sink::Sink::new(&self.engine.log, &self.engine.totals, &mut dirty);
-        let plan = plan(input.groups.iter().map(|b| b.as_slice()), self.engine.fold().threads())?;
+        let plan = plan(input.groups.iter().map(|b| b.as_slice()), self.engine.log.threads())?;
         self.engine.fold().fold(m, plan, &mut sink)?;
         self.engine.fold().fold_deferred(m, &mut sink)?;
         self.engine.inodes.cache.list_again(&std::mem::take(&mut m.changed)); // Who scrubs looks for them there.

@@ -5,9 +5,8 @@ use crate::api::{FoldInput, FormatOptions, OpenOptions, Transaction};
 use crate::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, ThinDevice, When};
 use crate::error::{Result, StoreError};
 use crate::store::Store;
-use crate::testing::{file, first_byte, page, update};
+use crate::testing::{file, first_byte, page, until, update};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Blocks of a segment.
 const SEGMENT: u64 = 16;
@@ -57,15 +56,6 @@ fn fsync(s: &Store, ino: u64, pages: u64, byte: u8) -> Result<()> {
 
 fn refuse(d: &Faulty, errno: i32) {
     d.set_plan(Plan::none().rule(Kind::Write, When::default(), Fault::Error(errno)));
-}
-
-/// Waits until it is so: what is waited for happens on its own, however loaded the machine is.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: never");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// The write was an error that stopped the volume.

@@ -101,7 +101,7 @@ impl Capture<'_> {
     /// What has to be made in memory stays on the list, and what an error keeps from being written.
     fn capture_together(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
         let all = m.deferred.len();
-        let each = all.div_ceil(self.fold.threads());
+        let each = all.div_ceil(self.log.threads());
         let mut shares = Vec::new();
         while let Some(at) = m.deferred.len().checked_sub(1) {
             let mut from = at.saturating_sub(each - 1);

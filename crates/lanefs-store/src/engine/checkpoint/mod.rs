@@ -160,7 +160,7 @@ impl Checkpoints<'_> {
             let why = format!("fold of epoch {} after {folded}", input.epoch);
             return Err(StoreError::Invalid(why));
         }
-        let plan = plan(input.groups.iter().map(|b| b.as_slice()), self.fold().threads())?;
+        let plan = plan(input.groups.iter().map(|b| b.as_slice()), self.log.threads())?;
         let mut late = kind == Seal::Before;
         if folding && m.durable > 0 && self.is_short_of_space(m, &plan) {
             // Folding halfway would be worse than folding late: free space first. The position is

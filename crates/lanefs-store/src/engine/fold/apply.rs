@@ -52,11 +52,6 @@ pub(crate) struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    /// Returns how many threads a large fold is worth.
-    pub(crate) fn threads(&self) -> usize {
-        self.log.threads()
-    }
-
     /// Folds what is planned. An error may leave the fold half done in memory, with links not
     /// counted: it is sticky, and the volume is that of the last slot and the log.
     pub(crate) fn fold(&self, m: &mut Maintenance, plan: Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
@@ -252,7 +247,7 @@ impl Fold<'_> {
         links: &mut Links,
     ) -> Result<()> {
         let dirs: Vec<_> = plan.by_dir().collect();
-        let threads = if plan.changes.len() < SHARED { 1 } else { self.threads() };
+        let threads = if plan.changes.len() < SHARED { 1 } else { self.log.threads() };
         let shares = shares(&dirs, plan.changes.len().div_ceil(threads));
         if let [all] = shares[..] {
             return self.fold_dirs(&mut m.changed, all, sink, links);

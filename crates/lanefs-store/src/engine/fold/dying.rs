@@ -136,7 +136,7 @@ impl Fold<'_> {
         ended: &mut [bool],
         sink: &mut Sink<'_>,
     ) -> Result<Vec<(Ino, i64)>> {
-        let threads = if links.len() < SHARED { 1 } else { self.threads() };
+        let threads = if links.len() < SHARED { 1 } else { self.log.threads() };
         let each = links.len().div_ceil(threads).max(1);
         let mut shares = Vec::new();
         let mut rest = links;
