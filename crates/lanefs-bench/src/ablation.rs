@@ -25,6 +25,7 @@ pub const KEYS: &[Key] = &[
     key("counter", "counter=one", "one counter of free space for all lanes"),
     key("ids", "ids=scan", "one bitmap of inode numbers, scanned from its start under a mutex"),
     key("one-log", "full=lanes", "each mlog goes on where hardly anything is free"),
+    key("paths", "paths=walk", "each path is walked from its first component on"),
 ];
 
 /// A LaneFS of the ablation figure.
@@ -42,7 +43,7 @@ const fn variant(name: &'static str, spec: &'static str, about: &'static str) ->
 }
 
 /// As usual; each technique off; then ScaleXFS's D and DP (its DPS is LaneFS as usual), Max's steps
-/// from nothing, and all off.
+/// from nothing, and all of these off.
 pub const VARIANTS: &[Variant] = &[
     variant("lanefs", "", "as usual (ScaleXFS's DPS)"),
     variant("no-rps", ",rps=shared", "one count of readers in place of the pass-through semaphore"),
@@ -52,6 +53,7 @@ pub const VARIANTS: &[Variant] = &[
     variant("no-strides", ",counter=one", "one counter of free space (ScaleXFS's DP)"),
     variant("no-lane-ids", ",ids=scan", "one bitmap of inode numbers, scanned from its start"),
     variant("no-one-log", ",full=lanes", "each mlog goes on where hardly anything is free"),
+    variant("no-paths", ",paths=walk", "no path is remembered"),
     variant("D", ",oplog=one,counter=one", "double list alone: no logs of lanes, no strides"),
     variant("+rps", ",cells=one,mlogs=1,oplog=one,counter=one,ids=scan", "of all these only the semaphore"),
     variant("+rps+cells", ",mlogs=1,oplog=one,counter=one,ids=scan", "the semaphore and groups of cells"),
@@ -111,7 +113,8 @@ impl Off {
             "oplog" => Technique::LaneLogs,
             "counter" => Technique::StridedCounter,
             "ids" => Technique::LaneNumbers,
-            _ => Technique::OneLog,
+            "one-log" => Technique::OneLog,
+            _ => Technique::Paths,
         };
         let techniques: Vec<Technique> = self.techniques.iter().map(technique).collect();
         match self.stride {

@@ -25,17 +25,20 @@ pub enum Technique {
     /// One log for all on a full volume (Max 4.3). In its place: each mlog goes on taking what its
     /// lanes write.
     OneLog,
+    /// The paths that lanes remember. In its place: each is walked from its first component on.
+    Paths,
 }
 
 impl Technique {
     /// All of them.
-    pub const ALL: [Technique; 6] = [
+    pub const ALL: [Technique; 7] = [
         Technique::PassThrough,
         Technique::CellGroups,
         Technique::LaneLogs,
         Technique::StridedCounter,
         Technique::LaneNumbers,
         Technique::OneLog,
+        Technique::Paths,
     ];
 }
 

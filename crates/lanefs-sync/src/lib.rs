@@ -1,6 +1,6 @@
 //! Structures by which the crates above stay out of each other's cache lines: lanes, epochs, the
-//! reader pass-through semaphore, sequence words, the strided counter and the clock; and the one
-//! generator of random numbers.
+//! reader pass-through semaphore, sequence words, counters of changes, the strided counter and the
+//! clock; and the one generator of random numbers.
 //!
 //! Every protocol is described at the head of its file; `docs/CONCURRENCY.md` lists who may write
 //! which field. The same code runs under loom
@@ -9,6 +9,7 @@
 #![deny(missing_docs)]
 
 pub mod ablation;
+pub mod changes;
 pub mod clock;
 pub mod epoch;
 pub mod fork;
@@ -29,6 +30,7 @@ pub mod signals;
 pub mod strided;
 pub mod waiting;
 
+pub use changes::{Change, Changes, CounterOf};
 pub use clock::{Clock, coarse_realtime_ns};
 pub use epoch::Epochs;
 pub use lane_ids::{LaneIds, MAX_LANES, Seat};

@@ -85,7 +85,7 @@ impl Volume {
             },
         )?;
         let info = store.info();
-        let memfs = MemFs::new(cache / 2, info.hash_key)?;
+        let memfs = MemFs::new(lanes, cache / 2, info.hash_key)?;
         let journal = Journal::new(LaneIds::new(lanes), &info, &options);
         let budget = Budget::new(store.space().total, cache / 16 * 5);
         let core = Core::new(store, options, memfs, journal, budget);

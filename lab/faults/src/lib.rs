@@ -109,6 +109,8 @@ pub enum Fault {
     WrongSlot,
     /// An empty file in a pack is ended as its slot says, whatever memory knows of it.
     EndedUnseen,
+    /// What lanes remember of a path stays when a directory on it moves.
+    PathRemembered,
     /// A look at a leaf asks behind the chain whether it was whole.
     MarkAfterNames,
     /// An answer from two names is not checked to be of one moment.
@@ -117,7 +119,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 43] = [
+    pub const ALL: [Fault; 44] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -161,6 +163,7 @@ impl Fault {
         Fault::PackFreed,
         Fault::WrongSlot,
         Fault::EndedUnseen,
+        Fault::PathRemembered,
     ];
 
     /// The faults that only threads in an order of their own show: a matter of schedules, not of

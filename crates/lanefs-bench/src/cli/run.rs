@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub struct RunArgs {
     /// A directory, a LaneFS image, or `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE]`, with what
     /// `ablate` takes out added in the same way (rps=shared, cells=one, oplog=one, counter=one,
-    /// ids=scan, full=lanes); may be given several times. NAME=TARGET gives it a name.
+    /// ids=scan, full=lanes, paths=walk); may be given several times. NAME=TARGET gives it a name.
     #[arg(long, required = true)]
     pub target: Vec<String>,
     #[command(flatten)]

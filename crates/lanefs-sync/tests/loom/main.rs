@@ -6,6 +6,7 @@
 //! outside, a test that must panic shows that the check can fail.
 #![cfg(loom)]
 
+mod changes;
 mod epoch;
 mod lanes;
 mod partial;

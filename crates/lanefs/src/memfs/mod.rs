@@ -1,11 +1,12 @@
-//! The file system in memory: inodes, directories, pages. Nothing here knows a disk address or a
-//! path.
+//! The file system in memory: inodes, directories, pages, and where paths lead. Nothing here knows
+//! a disk address.
 
 pub(crate) mod data;
 pub(crate) mod dir;
 pub(crate) mod inode;
 pub(crate) mod marks;
 mod owner;
+pub(crate) mod paths;
 pub(crate) mod stamps;
 pub(crate) mod table;
 pub(crate) mod xattr;
@@ -14,6 +15,7 @@ pub(crate) use inode::{Body, Inode};
 
 use crate::Result;
 use crate::memfs::data::FramePool;
+use crate::memfs::paths::Paths;
 use crate::memfs::stamps::Stamps;
 use crate::memfs::table::InodeTable;
 use crossbeam_utils::CachePadded;
@@ -30,6 +32,8 @@ pub(crate) struct MemFs {
     /// Changes by lanes to inodes of which they are not the home.
     pub stamps: Box<Stamps>,
     pub frames: Arc<FramePool>,
+    /// Where the paths lead that lanes walked.
+    pub paths: Paths,
     /// The secret that names are hashed with.
     pub hash_key: [u64; 2],
     /// Held while a directory changes parents.
@@ -41,13 +45,14 @@ pub(crate) struct MemFs {
 }
 
 impl MemFs {
-    /// Makes an empty one, with frames for `page_bytes` bytes of pages. ENOMEM: no address space
-    /// for them.
-    pub fn new(page_bytes: u64, hash_key: [u64; 2]) -> Result<MemFs> {
+    /// Makes an empty one for so many lanes, with frames for `page_bytes` bytes of pages. ENOMEM:
+    /// no address space for them.
+    pub fn new(lanes: usize, page_bytes: u64, hash_key: [u64; 2]) -> Result<MemFs> {
         Ok(MemFs {
             inodes: InodeTable::new(),
             stamps: Box::new(Stamps::new()),
             frames: Arc::new(FramePool::new(page_bytes)?),
+            paths: Paths::new(lanes, page_bytes * 2),
             hash_key,
             move_lock: CachePadded::new(Mutex::new(())),
             load_locks: (0..LOAD_LOCKS).map(|_| Mutex::new(())).collect(),

@@ -52,6 +52,12 @@ pub(crate) fn check(inode: &Inode, cred: &Cred, mask: u32) -> Result<()> {
     if bits & mask == mask { Ok(()) } else { err(libc::EACCES) }
 }
 
+/// Returns whether the caller may search every directory, whatever its mode.
+#[inline]
+pub(crate) fn may_search_all(cred: &Cred) -> bool {
+    cred.prechecked || cred.is_root()
+}
+
 /// Checks that the caller owns the inode: else EPERM.
 pub(crate) fn check_owner(inode: &Inode, cred: &Cred) -> Result<()> {
     if cred.prechecked || cred.is_root() || cred.uid == inode.uid() { Ok(()) } else { err(libc::EPERM) }

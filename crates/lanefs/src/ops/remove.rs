@@ -250,12 +250,15 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
         victim.named_by(op.lane, v.epoch);
         s.pdir.named_by(s.hash, op.lane, v.epoch);
         let cookie = e.cookie;
+        // What lanes remember of paths through it ends with this (memfs::paths).
+        let moves = core.memfs.paths.moves(victim.ino);
         let removed = leaf.remove(e, v.epoch, op.lane);
         op.note_removed(removed);
         op.log.thin(parent);
         leaf.stamp(v.epoch, v.ts);
         op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
         drop(leaf);
+        drop(moves);
         retire_dir(&mut op, victim, vdir, now);
         s.pinode.note_change(s.pdir, cookie, now, -1);
         op.dirty_dir(s.pinode, s.pdir, s.hash);

@@ -362,6 +362,11 @@ fn rename_locked(
         core.memfs.inodes.insert(inode, guard)
     });
     debug_assert!(left.is_none_or(|inode| inode.born == v.epoch), "another inode has the number");
+    // Until the names are changed: what lanes remember of paths through a directory ends with this
+    // (memfs::paths).
+    let is_dir = |x: &(Ino, FileKind)| x.1 == FileKind::Dir;
+    let moves =
+        [Some((moved.ino, kind)), there].map(|x| x.filter(is_dir).map(|dir| core.memfs.paths.moves(dir.0)));
     // From here to the end of the scope lookups of either name wait.
     pair.raise();
     match dst {
@@ -420,6 +425,7 @@ fn rename_locked(
         op.log.replaced.push(moved.ino);
     }
     drop(pair);
+    drop(moves);
     if let Some(inode) = left {
         core.journal.count_inodes(1);
         if inode.inode_flags() != 0 {

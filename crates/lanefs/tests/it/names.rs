@@ -312,3 +312,48 @@ fn numbers_of_removed_files_come_again() {
     assert!(highest[5] <= highest[0] + 600, "{highest:?}");
     assert!(highest[2] <= highest[0] + 600, "{highest:?}");
 }
+
+/// Lanes remember where paths lead (memfs::paths).
+#[test]
+fn a_path_that_was_walked_before_leads_where_it_leads_now() {
+    let (fs, dev) = root(16);
+    let text = |path: &str| fs.read(path).map(|b| String::from_utf8(b).unwrap()).map_err(|e| e.errno());
+    let errno = |path: &str| text(path).unwrap_err();
+    let make = |top: &str, content: &str| {
+        fs.create_dir_all(format!("{top}/b/c")).unwrap();
+        fs.write(format!("{top}/b/c/f"), content).unwrap();
+        // Often enough for it to be remembered.
+        (0..4).for_each(|_| assert_eq!(text(&format!("{top}/b/c/f")).unwrap(), content));
+    };
+    make("/a", "1");
+    // A directory on the way is moved, and another takes its name.
+    fs.rename("/a/b", "/a/x").unwrap();
+    assert_eq!((errno("/a/b/c/f"), text("/a/x/c/f").as_deref()), (libc::ENOENT, Ok("1")));
+    make("/a", "2");
+    fs.rename("/a", "/y").unwrap();
+    assert_eq!((errno("/a/b/c/f"), text("/y/b/c/f").as_deref()), (libc::ENOENT, Ok("2")));
+    make("/a", "3");
+    make("/y", "2");
+    // Two are exchanged, and one is replaced.
+    fs.rename2("/a/b", "/y/b", libc::RENAME_EXCHANGE).unwrap();
+    assert_eq!((text("/a/b/c/f").as_deref(), text("/y/b/c/f").as_deref()), (Ok("2"), Ok("3")));
+    fs.unlink("/y/b/c/f").unwrap();
+    assert_eq!(errno("/y/b/c/f"), libc::ENOENT);
+    fs.rename("/a/b/c", "/y/b/c").unwrap();
+    assert_eq!((errno("/a/b/c/f"), text("/y/b/c/f").as_deref()), (libc::ENOENT, Ok("2")));
+    // One is removed; there is a file, and then a link.
+    fs.rmdir("/a/b").unwrap();
+    assert_eq!(errno("/a/b/c/f"), libc::ENOENT);
+    fs.write("/a/b", "").unwrap();
+    assert_eq!(errno("/a/b/c/f"), libc::ENOTDIR);
+    fs.unlink("/a/b").unwrap();
+    fs.symlink("../y/b", "/a/b").unwrap();
+    (0..4).for_each(|_| assert_eq!(text("/a/b/c/f").as_deref(), Ok("2")));
+    // What may be walked is no matter of who walked before.
+    make("/a/d", "4");
+    fs.chmod("/a/d/b", 0o700).unwrap();
+    let user = fs.volume().as_user(lanefs::Cred::user(7, 7, &[]));
+    assert_eq!(user.stat("/a/d/b/c/f").unwrap_err().errno(), libc::EACCES);
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.read("/a/d/b/c/f").unwrap(), b"4");
+}

@@ -382,3 +382,50 @@ fn a_name_that_is_always_there_can_be_linked() {
         },
     );
 }
+
+/// A directory on the way of a path that another thread remembers moves there and back.
+#[test]
+fn no_path_leads_through_a_directory_that_has_moved() {
+    const MOVING: u64 = 0;
+    let (v, _dev) = volume(16);
+    let fs = v.as_user(Cred::root());
+    for dir in ["/x", "/y", "/x/d", "/x/d/e"] {
+        fs.mkdir(dir, 0o755).unwrap();
+    }
+    fs.write("/x/d/e/f", "1").unwrap();
+    // 2n + 1: it lies in /x, 2n + 2: in /y, for the n-th time.
+    let (place, over) = (AtomicU64::new(1), AtomicU64::new(0));
+    std::thread::scope(|s| {
+        let looks: Vec<_> = (0..2)
+            .map(|_| {
+                let (fs, place, over) = (fs.clone(), &place, &over);
+                s.spawn(move || {
+                    let mut seen = 0;
+                    while over.load(SeqCst) == 0 {
+                        let before = place.load(SeqCst);
+                        let there = ["/x/d/e/f", "/y/d/e/f"].map(|path| fs.stat(path).is_ok());
+                        if before != MOVING && place.load(SeqCst) == before {
+                            let in_x = before % 2 == 1;
+                            assert_eq!(there, [in_x, !in_x], "at {before}");
+                            seen += 1;
+                        }
+                    }
+                    seen
+                })
+            })
+            .collect();
+        for n in 0..20_000 {
+            let (from, to) = if n % 2 == 0 { ("/x/d", "/y/d") } else { ("/y/d", "/x/d") };
+            place.store(MOVING, SeqCst);
+            fs.rename(from, to).unwrap();
+            place.store(n + 2, SeqCst);
+            (0..20).for_each(|_| std::hint::spin_loop());
+            if n % 16 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        over.store(1, SeqCst);
+        let seen: u64 = looks.into_iter().map(|t| t.join().unwrap()).sum();
+        assert!(seen > 0, "nothing was ever looked at while it lay still");
+    });
+}

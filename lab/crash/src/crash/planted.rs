@@ -174,6 +174,11 @@ fn look_for(fault: Library) -> Look {
                 "creat /a 10; rename /a /b; creat /a 20; rename /b /c; rename /a /b; creat /a 30; rename /c /a; sync; rename /a /c; rename /b /a; sync",
             ];
         }
+        C::PathRemembered => {
+            l.scripts = &[
+                "mkdir /d; mkdir /d/f; creat /d/f/a 10; creat /d/f/b 10; unlink /d/f/a; rename /d/f /e; unlink /d/f/b",
+            ];
+        }
         C::SplitRename => l.scripts = &["creat /a 10; sync; rename /a /b; sync"],
         C::LinkKept => {
             l.scripts = &["creat /a 10; link /a /c; creat /b 20; ckpt; rename /b /a; ckpt; fsync /c"]

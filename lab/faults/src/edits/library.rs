@@ -82,6 +82,12 @@ if $PLANTED {
 let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);",
     },
     Edit {
+        fault: Fault::PathRemembered,
+        file: OPS_RENAME,
+        from: "let is_dir = |x: &(Ino, FileKind)| x.1 == FileKind::Dir;",
+        to: "let is_dir = |x: &(Ino, FileKind)| x.1 == FileKind::Dir && !$PLANTED;",
+    },
+    Edit {
         fault: Fault::VoidedAmongOthers,
         file: MEMFS_INODE,
         from: "if self.sole_group().is_known() {",

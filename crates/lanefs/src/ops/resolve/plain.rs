@@ -1,13 +1,15 @@
 //! The usual path: plain names, directories that are in memory, no link on the way. What is not of
 //! this kind, and every error, is the business of the long walk in [`super`], which begins
-//! anew.
+//! anew. Of a path whose way the lane remembers (`memfs::paths`) only the last component is looked
+//! up.
 
 use super::{Last, Resolved, Way};
 use crate::core::Core;
 use crate::memfs::dir::{Found, hash_name};
 use crate::memfs::inode::FREED;
+use crate::memfs::paths::{self, Dirs, Known};
 use crate::ops::perm::{self, X};
-use crate::{Cred, FileKind};
+use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::NAME_MAX;
 
@@ -36,7 +38,7 @@ fn slash(path: &[u8]) -> usize {
 }
 
 /// Walks a path, which begins at the root if it is absolute, or leaves it to the long walk
-/// (`None`). Writes nothing.
+/// (`None`). Writes nothing but what the lane remembers.
 #[inline]
 pub(super) fn walk_plain<'p>(
     core: &Core,
@@ -45,8 +47,70 @@ pub(super) fn walk_plain<'p>(
     wanted: Last,
     guard: &Guard,
 ) -> Option<Resolved<'p>> {
-    let mut rest = way.path;
-    let mut dir = way.start;
+    let mut path = way.path;
+    while let [b'/', after @ ..] = path {
+        path = after;
+    }
+    let mut way = Way { path, ..*way };
+    if has_way(path)
+        && perm::may_search_all(cred)
+        && let Some((known, last)) = paths::Way::split(way.start, path)
+    {
+        let lane = core.journal.lanes.mine();
+        match core.memfs.paths.get(lane, &known) {
+            Known::To(dir) => way = Way { start: dir, path: last },
+            Known::Nothing { again: true } => {
+                return walk_twice(core, cred, &way, (&known, lane), wanted, guard);
+            }
+            Known::Nothing { again: false } => {}
+        }
+    }
+    walk(core, cred, &way, wanted, guard, |_| ())
+}
+
+/// Returns whether a path has three components, or may have: two before the last one.
+#[inline(always)]
+fn has_way(path: &[u8]) -> bool {
+    match path.get(slash(path) + 1..) {
+        Some(rest) => slash(rest) < rest.len(),
+        None => false,
+    }
+}
+
+/// Walks a path, and remembers its way.
+#[cold]
+fn walk_twice<'p>(
+    core: &Core,
+    cred: &Cred,
+    way: &Way<'p>,
+    (known, lane): (&paths::Way, usize),
+    wanted: Last,
+    guard: &Guard,
+) -> Option<Resolved<'p>> {
+    let mut dirs = Dirs::new();
+    let mut found = walk(core, cred, way, wanted, guard, |dir| dirs.push(dir))?;
+    core.memfs.paths.remember(lane, known, &dirs, || {
+        let mut now = Dirs::new();
+        match walk(core, cred, way, wanted, guard, |dir| now.push(dir)) {
+            Some(r) => found = r,
+            None => return false,
+        }
+        now == dirs
+    });
+    Some(found)
+}
+
+/// Walks a path from its start on, and tells `through` of each further directory.
+#[inline(always)]
+fn walk<'p>(
+    core: &Core,
+    cred: &Cred,
+    way: &Way<'p>,
+    wanted: Last,
+    guard: &Guard,
+    mut through: impl FnMut(Ino),
+) -> Option<Resolved<'p>> {
+    let (mut rest, mut dir) = (way.path, way.start);
     loop {
         while let [b'/', after @ ..] = rest {
             rest = after;
@@ -75,7 +139,10 @@ pub(super) fn walk_plain<'p>(
             _ if last => {
                 return Some(Resolved { parent: dir, name: name.into(), target, must_be_dir: false });
             }
-            Some((ino, FileKind::Dir)) => dir = ino,
+            Some((ino, FileKind::Dir)) => {
+                through(ino);
+                dir = ino;
+            }
             _ => return None,
         }
         rest = after;
