@@ -459,7 +459,7 @@ impl Store {
 
     /// Frees space for the commit of an epoch of about so many bytes, if there is little. It may
     /// wait for a checkpoint, so the caller holds nothing that a seal takes. `hard`: a commit has
-    /// found no space.
+    /// found no space. ENOSPC: what is committed has to be folded, or there is none to be had.
     pub fn free_space_for_epoch(&self, bytes: u64, hard: bool) -> Result<()> {
         self.engine.free_space_for_epoch(bytes, hard)
     }

@@ -86,6 +86,10 @@ pub(crate) struct Unfolded {
     /// and by checkpoints; read without it by every 32nd transaction of a lane. Relaxed: those take
     /// it for an estimate, and between writers the lock orders it.
     pub cancelled: CachePadded<AtomicU64>,
+    /// Blocks that the inodes may need which the last checkpoint left to the next fold: to be
+    /// folded, or to be carried over once more. Written by checkpoints, read as `cancelled` is.
+    /// Relaxed: an estimate.
+    pub waiting: CachePadded<AtomicU64>,
 }
 
 impl Unfolded {
@@ -94,6 +98,7 @@ impl Unfolded {
         Unfolded {
             commits: CachePadded::new(Mutex::new(Commits::new(folded))),
             cancelled: CachePadded::new(AtomicU64::new(0)),
+            waiting: CachePadded::new(AtomicU64::new(0)),
         }
     }
 
@@ -102,7 +107,8 @@ impl Unfolded {
         // Relaxed: both are estimates, and what is cancelled was unfolded before.
         let unfolded: u64 = log.mlogs.iter().map(Mlog::unfolded).sum();
         let parts = unfolded.saturating_sub(self.cancelled.load(Ordering::Relaxed));
-        log.segments.reserve_for_unfolded(parts.div_ceil(PARTS_OF_BLOCK) * log.metadata_copies());
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        log.segments.reserve_for_unfolded(parts.div_ceil(PARTS_OF_BLOCK) * log.metadata_copies() + waiting);
         log.segments.reserved_for_unfolded()
     }
 

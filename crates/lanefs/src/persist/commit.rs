@@ -127,8 +127,12 @@ pub(crate) fn seal_and_commit(persist: &Persist) -> crate::Result<u64> {
     let mut tries = 0;
     loop {
         let replaced = replaced::flush_replaced(persist)?;
-        free_space_for_epoch(persist, &replaced, tries > 0)?;
-        match commit_replaced(persist, &replaced) {
+        let folds_first = !free_space_for_epoch(persist, &replaced, tries > 0)?;
+        let committed = match folds_first && tries < TRIES {
+            true => Err(StoreError::NoSpace),
+            false => commit_replaced(persist, &replaced),
+        };
+        match committed {
             Err(StoreError::NoSpace) if tries < TRIES => {
                 drop(replaced);
                 fold_for_space(persist)?;
@@ -144,18 +148,19 @@ pub(crate) fn seal_and_commit(persist: &Persist) -> crate::Result<u64> {
     }
 }
 
-/// Frees space for what a seal would commit. The caller does not hold the backlog's lock (5). Where
-/// no space is to be had the commit fails, if it needs it.
+/// Frees space for what a seal would commit. The caller does not hold the backlog's lock (5).
+/// False: there is too little, and who can folds what is committed first. Where no space is to be
+/// had the commit fails, if it needs it.
 pub(super) fn free_space_for_epoch(
     persist: &Persist,
     replaced: &ReplacedFlushed<'_>,
     hard: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let sealed =
         if hard { persist.journal.backlog.lock().sealed.as_ref().map_or(0, Unfinished::bytes) } else { 0 };
     match persist.store.free_space_for_epoch((replaced.open_bytes + sealed) as u64, hard) {
-        Err(StoreError::NoSpace) => Ok(()),
-        r => r,
+        Err(StoreError::NoSpace) => Ok(false),
+        r => r.map(|()| true),
     }
 }
 

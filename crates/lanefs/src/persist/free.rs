@@ -58,6 +58,7 @@ mod tests {
     use crate::{Cred, File, Fs, MountOptions, OpenOptions, Volume};
     use lanefs_store::device::{Device, HookedDevice, Kind, MemoryDevice};
     use lanefs_store::{FormatOptions, Store};
+    use lanefs_sync::random::Rng;
     use std::sync::Arc;
 
     /// What a large file held that ends while a checkpoint is made for somebody who finds no space:
@@ -100,6 +101,56 @@ mod tests {
             drop(file);
             drop(fs);
             volume.close().unwrap();
+        }
+    }
+
+    /// Files that are not folded have their tails in the log alone. A checkpoint of the store's own
+    /// writes these again: more than is kept back for it, where hardly a segment is free.
+    #[test]
+    fn an_fsync_finds_space_where_much_of_the_log_is_not_folded() {
+        for (unlinked, seed) in [(false, 1), (true, 2)] {
+            let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20).unwrap());
+            let format = FormatOptions { segment_blocks: 128, ..FormatOptions::default() };
+            Store::format(std::slice::from_ref(&device), &format).unwrap();
+            let options =
+                MountOptions { cache_size: 512 << 20, background: false, ..MountOptions::default() };
+            let v = Volume::open_devices(vec![device], &options).unwrap();
+            let fs = v.as_user(Cred::root());
+            fs.write("/old", vec![1; 4 << 20]).unwrap();
+            v.sync().unwrap();
+            v.checkpoint().unwrap();
+            let content = vec![2; (16 << 10) + 3000];
+            let pressure = || v.0.persist.store.pressure();
+            let mut files = Vec::new();
+            // While a quarter is free nobody folds.
+            while pressure().free_segments > pressure().segments / 4 + 4 {
+                let path = format!("/{}", files.len());
+                let f = fs.create(&*path).unwrap();
+                f.append(&content).unwrap();
+                f.sync_all().unwrap();
+                if unlinked && files.len() % 2 == 0 {
+                    fs.unlink(&*path).unwrap();
+                }
+                files.push(path);
+            }
+            // What is written over changes no name.
+            let old = fs.open("/old", OpenOptions::new().write(true)).unwrap();
+            let mut rng = Rng::new(seed);
+            for n in 0..20_000 {
+                old.write_all_at(&[n as u8; 4096], rng.below(1024) * 4096).unwrap();
+                let synced = old.sync_data();
+                assert!(
+                    synced.is_ok(),
+                    "fsync {n} behind {} files: {synced:?}, {:?}",
+                    files.len(),
+                    pressure()
+                );
+            }
+            v.sync().unwrap();
+            let left =
+                files.iter().filter(|path| fs.read(&***path).is_ok_and(|read| read == content)).count();
+            assert_eq!(left, if unlinked { files.len() / 2 } else { files.len() });
+            v.close().unwrap();
         }
     }
 }

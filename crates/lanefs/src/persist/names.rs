@@ -4,6 +4,7 @@
 use super::Persist;
 use super::capture::PendingNames;
 use super::commit::{self, Begun};
+use super::fold;
 use super::piece::{self, RIDES};
 use super::replaced::{self, ReplacedFlushed};
 use crate::error::Result;
@@ -30,8 +31,12 @@ impl<'v> Names<'v> {
         debug_assert!(target <= persist.journal.epochs.current(), "epoch {target} is to come");
         debug_assert!(persist.is_ordered(), "an fsync of a relaxed volume takes a closure");
         persist.store.watch_metadata(persist.journal.lanes.mine())?;
-        let replaced = replaced::flush_replaced(persist)?;
-        commit::free_space_for_epoch(persist, &replaced, false)?;
+        let mut replaced = replaced::flush_replaced(persist)?;
+        if !commit::free_space_for_epoch(persist, &replaced, false)? {
+            drop(replaced);
+            fold::fold_for_space(persist)?;
+            replaced = replaced::flush_replaced(persist)?;
+        }
         Ok(Names { persist, target, replaced, ahead: Cell::new(false) })
     }
 

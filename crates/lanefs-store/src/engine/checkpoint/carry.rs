@@ -12,14 +12,19 @@
 //!    would be as many blocks again as the log gives back.
 //! 4. What is carried names data whose writes may be under way. It counts as durable only when
 //!    these were answered, and then flushed.
+//! 5. It never takes so much of what is kept back that a fold would find too little: then
+//!    nothing is written, and the checkpoint fails before it has used anything up. What inodes
+//!    that wait for their fold need, to be folded or to be carried, is kept back beside that
+//!    ([`Waiting`]), so whoever writes data finds no space in time, and has them folded.
 
 use crate::engine::checkpoint::Checkpoints;
 use crate::engine::maintenance::Maintenance;
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::inodes::cache::CachedInode;
 use crate::log::message::Placed;
 use crate::log::mlog::Mlog;
 use crate::log::section::Flight;
+use lanefs_format::BLOCK_SIZE;
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
 use lanefs_format::record::groups_above;
 use std::sync::Arc;
@@ -27,6 +32,34 @@ use std::sync::atomic::Ordering;
 
 /// Carried inode records are packed into messages of about this many bytes.
 const CARRY_MESSAGE: usize = 64 << 10;
+/// Bytes of a record beside its tail, and for each run of pages.
+const RECORD: u64 = 128;
+const RUN: u64 = 24;
+
+/// Blocks that inodes may need whose NEW is not folded. Estimates.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// To be written with their fold.
+    pub folded: u64,
+    /// To be carried over.
+    pub carried: u64,
+}
+
+impl Waiting {
+    pub fn of(inodes: &[Arc<CachedInode>]) -> Waiting {
+        let (mut folded, mut bytes) = (0, 0);
+        for inode in inodes {
+            let i = inode.lock();
+            if i.gone || i.folded {
+                continue;
+            }
+            folded += 1 + i.state.pending_nodes();
+            bytes += RECORD + i.state.tail_extent().map_or(0, |t| t.1 as u64) + RUN * i.state.mapped_pages();
+        }
+        debug_assert!(folded > 0 || bytes == 0, "{bytes} bytes of no inode");
+        Waiting { folded, carried: bytes.div_ceil(BLOCK_SIZE as u64) }
+    }
+}
 
 impl Checkpoints<'_> {
     /// Counts what was carried as durable: all devices were flushed since the last
@@ -52,6 +85,7 @@ impl Checkpoints<'_> {
         if waiting.is_empty() && !committed && groups().next().is_none() {
             return Ok(false);
         }
+        self.leave_space_for_a_fold(waiting)?;
         self.log.sections.drain(|| ());
         self.log.io.flush(self.log.io.all())?;
         let mut placed: Vec<Placed> = Vec::new();
@@ -97,6 +131,19 @@ impl Checkpoints<'_> {
         placed.iter().for_each(|p| self.log.mlogs[p.mlog].wait_links(p.last_seq()));
         carried.extend(placed.iter().map(|p| (p.mlog, p.last_place())));
         run.map(|()| !placed.is_empty())
+    }
+
+    /// Fails if what is carried of these inodes would take more than half of what is always kept
+    /// back (5).
+    fn leave_space_for_a_fold(&self, waiting: &[Arc<CachedInode>]) -> Result<()> {
+        let t = &self.log.segments;
+        let blocks = Waiting::of(waiting).carried;
+        let segments = blocks / u64::from(t.geometry.segment_blocks);
+        let kept = u64::from(t.reserved_segments() - t.reserved_for_unfolded());
+        if segments > 0 && u64::from(t.free_count()) < segments + kept / 2 {
+            return Err(StoreError::NoSpace);
+        }
+        Ok(())
     }
 
     /// Gives the updates of inodes whose NEW is not folded their places behind P. Records are

@@ -38,6 +38,7 @@
 
 mod capture;
 mod carry;
+use carry::Waiting;
 mod needs;
 mod packs;
 mod slots;
@@ -127,6 +128,9 @@ impl Checkpoints<'_> {
         if r.is_ok() {
             // Relaxed: a hint for who finds no space, and for `watch_metadata`.
             self.dirty_floor.store(m.waited, Ordering::Relaxed);
+            let Waiting { folded, carried } = Waiting::of(&m.waiting);
+            self.unfolded.waiting.store(folded * self.log.metadata_copies() + carried, Ordering::Relaxed);
+            self.unfolded.reserve_space(self.log);
         }
         m.check_invariants();
         let left = [std::mem::take(&mut m.changed), std::mem::take(&mut m.waiting)].concat();
@@ -272,7 +276,11 @@ impl Checkpoints<'_> {
 
     /// Checkpoints in place and cleans until there is space for a fold, or nothing more to be had.
     fn clean_up_for(&self, m: &mut Maintenance, plan: &Plan<'_>) -> Result<()> {
-        self.in_place(m)?;
+        match self.in_place(m) {
+            // It has used nothing up, and cannot do better than the fold.
+            Err(StoreError::NoSpace) => return Ok(()),
+            done => done?,
+        }
         for _ in 0..16 {
             if !self.is_short_of_space(m, plan) {
                 break;
