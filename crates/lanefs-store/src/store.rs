@@ -464,6 +464,11 @@ impl Store {
         self.engine.free_space_for_epoch(bytes, hard)
     }
 
+    /// Returns whether so much waits for a fold that only a fold gives space.
+    pub fn waits_long_for_fold(&self) -> bool {
+        self.engine.unfolded.waits_long(&self.engine.log.segments)
+    }
+
     /// Takes note that inodes of so many parts of blocks ([`Store::parts_of_inode`]) that the
     /// groups of `epoch` make were ended by groups of a later epoch: no fold makes them, as long as
     /// it folds both. Both are committed, and no checkpoint was handed the one without the other.

@@ -347,7 +347,6 @@ pub fn small() -> Result<Vec<Scenario>, String> {
     let names: String = (0..4)
         .map(|i| format!("{}write /a 0 40000; fsync /a; tick; ", dirs(&format!("link /dN/x /dN/n{i}; "))))
         .collect();
-    // Where it is folded before nothing waits for a fold, which would free space first.
     let all: [(&str, String, String); 7] = [
         (
             "wraps: fsyncs of one file",
@@ -369,15 +368,16 @@ pub fn small() -> Result<Vec<Scenario>, String> {
         ),
         (
             "cleans: by rounds of the background",
-            format!("{kept}{}ckpt; ", spread(16..24)),
+            kept.clone(),
             "write /a 0 40000; fsync /a; tick; write /a 0 40000; fsync /a; tick; write /k3 0 8000; fsync /k3; tick; \
              write /a 0 40000; fsync /a; tick"
                 .into(),
         ),
         ("cleans: directories whose names change before the checkpoint", named, format!("{names}sync; ckpt")),
+        // Nothing waits for a fold, which would free space first.
         (
             "cleans: for one who finds no room",
-            format!("{kept}{}ckpt; ", spread(16..30)),
+            format!("{kept}{}ckpt; ", spread(16..24)),
             format!("{}ckpt; {}", write("a", 8), write("a", 2)),
         ),
         (

@@ -235,7 +235,7 @@ impl Engine {
         let kept = u64::from(self.log.segments.reserved_segments().saturating_sub(unfolded) / 2);
         if hard || u64::from(self.log.segments.free_count()) <= kept + u64::from(unfolded) + brings + segments
         {
-            if !hard && self.waits_long_for_fold() {
+            if !hard && self.unfolded.waits_long(&self.log.segments) {
                 return Err(StoreError::NoSpace);
             }
             let need = Need::Segments((brings + segments) * size);

@@ -4,6 +4,7 @@
 use crate::log::Log;
 use crate::log::message::Pending;
 use crate::log::mlog::Mlog;
+use crate::log::segment::SegmentTable;
 use crate::log::space::PARTS_OF_BLOCK;
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::Mutex;
@@ -100,6 +101,14 @@ impl Unfolded {
             cancelled: CachePadded::new(AtomicU64::new(0)),
             waiting: CachePadded::new(AtomicU64::new(0)),
         }
+    }
+
+    /// Returns whether what waits is more than half of what is always kept back: then a fold gives
+    /// space, and no other checkpoint does.
+    pub fn waits_long(&self, t: &SegmentTable) -> bool {
+        // Relaxed: an estimate.
+        let blocks = self.waiting.load(Ordering::Relaxed);
+        blocks > u64::from(t.always_kept() / 2) * u64::from(t.geometry.segment_blocks)
     }
 
     /// Keeps space back for folding what is durable; returns how many segments.

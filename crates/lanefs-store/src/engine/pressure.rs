@@ -97,13 +97,6 @@ impl Engine {
         self.dirty_floor.load(Ordering::Relaxed) > 0 // Relaxed: as in `metadata_pressure`.
     }
 
-    /// Returns whether what waits would take a segment to carry along, or more: then a fold gives
-    /// space, and no other checkpoint does.
-    pub(crate) fn waits_long_for_fold(&self) -> bool {
-        // Relaxed: an estimate, as above.
-        self.unfolded.waiting.load(Ordering::Relaxed) >= u64::from(self.log.segments.geometry.segment_blocks)
-    }
-
     /// Looks at that now and then, and makes a checkpoint: see [`crate::Store::watch_metadata`].
     pub fn watch_metadata(&self, lane: usize) -> Result<()> {
         let begun = self.log.sections.begun(lane);
@@ -133,7 +126,7 @@ impl Engine {
     /// nothing is cleaned: the checkpoint looks by itself.
     pub(crate) fn keep_space(&self) -> Result<()> {
         let unfolded = self.unfolded.reserve_space(&self.log);
-        if self.waits_long_for_fold() {
+        if self.unfolded.waits_long(&self.log.segments) {
             return Ok(()); // Each round would carry all of it over.
         }
         if self.log.segments.free_count()

@@ -50,6 +50,9 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+/// A volume of fewer segments keeps nothing back for inodes that wait for their fold.
+const FEW: u32 = 96;
+
 /// A segment's figures, for choosing victims.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegInfo {
@@ -158,6 +161,18 @@ impl SegmentTable {
     pub fn reserved_segments(&self) -> u32 {
         let summaries = self.summaries_owed() / self.geometry.segment_blocks;
         self.counts.reserved_segments.load(Relaxed) + summaries + self.reserved_for_unfolded()
+    }
+
+    /// Returns whether space is kept back for inodes that wait for their fold. Of a small volume a
+    /// segment is a large part, and the little that waits there is carried over.
+    pub fn keeps_for_waiting(&self) -> bool {
+        self.usable() >= FEW
+    }
+
+    /// Returns how many of these do not depend on what is to be folded.
+    pub fn always_kept(&self) -> u32 {
+        // They may change between the two.
+        self.reserved_segments().saturating_sub(self.reserved_for_unfolded())
     }
 
     /// Returns the blocks that the next checkpoint writes for the summaries of the segments claimed

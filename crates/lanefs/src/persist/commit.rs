@@ -159,7 +159,7 @@ pub(super) fn free_space_for_epoch(
     let sealed =
         if hard { persist.journal.backlog.lock().sealed.as_ref().map_or(0, Unfinished::bytes) } else { 0 };
     match persist.store.free_space_for_epoch((replaced.open_bytes + sealed) as u64, hard) {
-        Err(StoreError::NoSpace) => Ok(false),
+        Err(StoreError::NoSpace) => Ok(!persist.store.waits_long_for_fold()),
         r => r.map(|()| true),
     }
 }

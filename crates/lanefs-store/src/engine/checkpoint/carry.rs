@@ -133,14 +133,17 @@ impl Checkpoints<'_> {
         run.map(|()| !placed.is_empty())
     }
 
-    /// Fails if what is carried of these inodes would take more than half of what is always kept
-    /// back (5).
+    /// Fails if what is carried of these inodes is more than half of what is always kept back, and
+    /// would leave less than that (5).
     fn leave_space_for_a_fold(&self, waiting: &[Arc<CachedInode>]) -> Result<()> {
         let t = &self.log.segments;
+        if !t.keeps_for_waiting() {
+            return Ok(());
+        }
         let blocks = Waiting::of(waiting).carried;
         let segments = blocks / u64::from(t.geometry.segment_blocks);
-        let kept = u64::from(t.reserved_segments() - t.reserved_for_unfolded());
-        if segments > 0 && u64::from(t.free_count()) < segments + kept / 2 {
+        let half = u64::from(t.always_kept() / 2);
+        if segments > half && u64::from(t.free_count()) < segments + half {
             return Err(StoreError::NoSpace);
         }
         Ok(())

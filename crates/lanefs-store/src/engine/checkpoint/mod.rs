@@ -128,7 +128,10 @@ impl Checkpoints<'_> {
         if r.is_ok() {
             // Relaxed: a hint for who finds no space, and for `watch_metadata`.
             self.dirty_floor.store(m.waited, Ordering::Relaxed);
-            let Waiting { folded, carried } = Waiting::of(&m.waiting);
+            let Waiting { folded, carried } = match self.log.segments.keeps_for_waiting() {
+                true => Waiting::of(&m.waiting),
+                false => Waiting::default(),
+            };
             self.unfolded.waiting.store(folded * self.log.metadata_copies() + carried, Ordering::Relaxed);
             self.unfolded.reserve_space(self.log);
         }
@@ -277,8 +280,8 @@ impl Checkpoints<'_> {
     /// Checkpoints in place and cleans until there is space for a fold, or nothing more to be had.
     fn clean_up_for(&self, m: &mut Maintenance, plan: &Plan<'_>) -> Result<()> {
         match self.in_place(m) {
-            // It has used nothing up, and cannot do better than the fold.
-            Err(StoreError::NoSpace) => return Ok(()),
+            // It has used nothing up, and could not do better than the fold.
+            Err(StoreError::NoSpace) if self.unfolded.waits_long(&self.log.segments) => return Ok(()),
             done => done?,
         }
         for _ in 0..16 {
