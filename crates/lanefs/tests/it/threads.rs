@@ -400,32 +400,34 @@ fn no_path_leads_through_a_directory_that_has_moved() {
             .map(|_| {
                 let (fs, place, over) = (fs.clone(), &place, &over);
                 s.spawn(move || {
-                    let mut seen = 0;
-                    while over.load(SeqCst) == 0 {
+                    loop {
+                        // Once more when nothing moves any more.
+                        let is_last = over.load(SeqCst) == 1;
                         let before = place.load(SeqCst);
                         let there = ["/x/d/e/f", "/y/d/e/f"].map(|path| fs.stat(path).is_ok());
                         if before != MOVING && place.load(SeqCst) == before {
                             let in_x = before % 2 == 1;
                             assert_eq!(there, [in_x, !in_x], "at {before}");
-                            seen += 1;
+                        }
+                        if is_last {
+                            return before;
                         }
                     }
-                    seen
                 })
             })
             .collect();
-        for n in 0..20_000 {
+        let moved: lanefs::Result<()> = (0..20_000).try_for_each(|n| {
             let (from, to) = if n % 2 == 0 { ("/x/d", "/y/d") } else { ("/y/d", "/x/d") };
             place.store(MOVING, SeqCst);
-            fs.rename(from, to).unwrap();
+            fs.rename(from, to)?;
             place.store(n + 2, SeqCst);
-            (0..20).for_each(|_| std::hint::spin_loop());
             if n % 16 == 0 {
                 std::thread::yield_now();
             }
-        }
+            Ok(())
+        });
         over.store(1, SeqCst);
-        let seen: u64 = looks.into_iter().map(|t| t.join().unwrap()).sum();
-        assert!(seen > 0, "nothing was ever looked at while it lay still");
+        moved.unwrap();
+        assert!(looks.into_iter().all(|t| t.join().unwrap() == 20_001), "one ended before the last move");
     });
 }
