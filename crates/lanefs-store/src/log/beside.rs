@@ -25,9 +25,6 @@ use crate::log::mlog::Mlog;
 use crate::log::segment::SegmentTable;
 use std::sync::atomic::Ordering;
 
-/// A volume of fewer segments is small (4).
-const LEAST: u32 = 96;
-
 /// The most pages that lie in front of their batch: what is larger is no dearer as two requests.
 const MOST: u32 = 16;
 
@@ -36,9 +33,8 @@ impl SegmentTable {
     /// twice what is kept back.
     fn has_plenty(&self) -> bool {
         let (free, usable) = (self.free_count(), self.usable());
-        let is_small = usable < LEAST;
         // There is no list of slack then: that is for when less is free.
-        !is_small && free / 2 > self.reserved_segments() && free > usable / 8
+        !self.is_small() && free / 2 > self.reserved_segments() && free > usable / 8
     }
 }
 

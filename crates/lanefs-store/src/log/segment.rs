@@ -50,8 +50,8 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A volume of fewer segments keeps nothing back for inodes that wait for their fold.
-const FEW: u32 = 96;
+/// A volume of fewer segments is small.
+const SMALL: u32 = 96;
 
 /// A segment's figures, for choosing victims.
 #[derive(Clone, Copy, Debug)]
@@ -163,10 +163,10 @@ impl SegmentTable {
         self.counts.reserved_segments.load(Relaxed) + summaries + self.reserved_for_unfolded()
     }
 
-    /// Returns whether space is kept back for inodes that wait for their fold. Of a small volume a
-    /// segment is a large part, and the little that waits there is carried over.
-    pub fn keeps_for_waiting(&self) -> bool {
-        self.usable() >= FEW
+    /// Returns whether the volume is so small that a segment is a large part of it: then no data
+    /// lies beside batches, and nothing is kept back for inodes that wait for their fold.
+    pub fn is_small(&self) -> bool {
+        self.usable() < SMALL
     }
 
     /// Returns how many of these do not depend on what is to be folded.

@@ -12,10 +12,11 @@
 //!    would be as many blocks again as the log gives back.
 //! 4. What is carried names data whose writes may be under way. It counts as durable only when
 //!    these were answered, and then flushed.
-//! 5. It never takes so much of what is kept back that a fold would find too little: then
-//!    nothing is written, and the checkpoint fails before it has used anything up. What inodes
-//!    that wait for their fold need, to be folded or to be carried, is kept back beside that
-//!    ([`Waiting`]), so whoever writes data finds no space in time, and has them folded.
+//! 5. More than half of what is always kept back is carried only where that half stays free: else
+//!    nothing is written, and a fold still finds space. What inodes that wait for their fold need,
+//!    to be folded or to be carried, is kept back beside that ([`Waiting`]), so whoever writes data
+//!    finds no space in time, and has them folded. Small volumes carry whatever there is, and keep
+//!    nothing back for it.
 
 use crate::engine::checkpoint::Checkpoints;
 use crate::engine::maintenance::Maintenance;
@@ -137,7 +138,7 @@ impl Checkpoints<'_> {
     /// would leave less than that (5).
     fn leave_space_for_a_fold(&self, waiting: &[Arc<CachedInode>]) -> Result<()> {
         let t = &self.log.segments;
-        if !t.keeps_for_waiting() {
+        if t.is_small() {
             return Ok(());
         }
         let blocks = Waiting::of(waiting).carried;

@@ -38,11 +38,11 @@
 
 mod capture;
 mod carry;
-use carry::Waiting;
 mod needs;
 mod packs;
 mod slots;
 
+use self::carry::Waiting;
 use crate::api::{CheckpointDone, FoldInput};
 use crate::engine::cleaner::Cleaner;
 use crate::engine::commits::Unfolded;
@@ -128,9 +128,9 @@ impl Checkpoints<'_> {
         if r.is_ok() {
             // Relaxed: a hint for who finds no space, and for `watch_metadata`.
             self.dirty_floor.store(m.waited, Ordering::Relaxed);
-            let Waiting { folded, carried } = match self.log.segments.keeps_for_waiting() {
-                true => Waiting::of(&m.waiting),
-                false => Waiting::default(),
+            let Waiting { folded, carried } = match self.log.segments.is_small() {
+                true => Waiting::default(),
+                false => Waiting::of(&m.waiting),
             };
             self.unfolded.waiting.store(folded * self.log.metadata_copies() + carried, Ordering::Relaxed);
             self.unfolded.reserve_space(self.log);
@@ -280,7 +280,7 @@ impl Checkpoints<'_> {
     /// Checkpoints in place and cleans until there is space for a fold, or nothing more to be had.
     fn clean_up_for(&self, m: &mut Maintenance, plan: &Plan<'_>) -> Result<()> {
         match self.in_place(m) {
-            // It has used nothing up, and could not do better than the fold.
+            // What waits is too much to be carried: the fold gives space, and nothing else does.
             Err(StoreError::NoSpace) if self.unfolded.waits_long(&self.log.segments) => return Ok(()),
             done => done?,
         }
