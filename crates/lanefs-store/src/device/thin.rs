@@ -82,6 +82,13 @@ impl<D: Device> ThinDevice<D> {
         &self.inner
     }
 
+    /// Does `f` with the device inside while nobody writes to it: what a power loss at one moment
+    /// leaves is not what was read one block after the other while others went on.
+    pub fn at_rest<T>(&self, f: impl FnOnce(&D) -> T) -> T {
+        let _nobody_writes = self.account.lock();
+        f(&self.inner)
+    }
+
     fn no_space(&self, what: &'static str, offset: u64) -> Result<()> {
         Err(io_error(self.name(), what, offset, libc::ENOSPC, "the host is full"))
     }

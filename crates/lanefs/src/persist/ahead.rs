@@ -11,7 +11,8 @@
 //! of MiB of its cache, or a program that writes with O_DIRECT: there what is written again counts
 //! too, and when a file is [`LAG`] steps behind since somebody last began to write it back, who
 //! brings more writes back first: else each of these pages takes a frame, mostly one that the
-//! system has to clear before its first use.
+//! system has to clear before its first use. Where a host is short it is memory that holds that
+//! caller back, not the file's lock: whoever has that may wait for space on the host.
 
 use crate::core::STEP;
 use crate::core::host::is_host_pending;
@@ -21,11 +22,12 @@ use crate::persist::capture::{For, With};
 use crate::persist::writeback;
 use lanefs_format::{BLOCK_SIZE, Ino};
 use lanefs_sync::SignalsBlocked;
-use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
+use lanefs_sync::lock::{Condvar, Mutex, MutexGuard, try_lock_for};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Steps that a file may be behind before a kernel's cache that is handed over waits for it.
 const LAG: u32 = 4;
@@ -34,6 +36,9 @@ const TURN: usize = 4096;
 
 /// Files whose growth is counted, at most.
 const GROWN: usize = 256;
+
+/// How long a writer waits for a file's lock before it looks at the hosts.
+const LOOK: Duration = Duration::from_millis(10);
 
 const _: () = assert!((TURN * BLOCK_SIZE) as u64 >= STEP, "a turn writes as much as a step");
 
@@ -92,6 +97,12 @@ impl Ahead {
         }
     }
 
+    /// Returns whether the file is so far behind that who hands over more waits for it.
+    #[cfg(test)]
+    pub(super) fn is_far_behind(&self, ino: Ino) -> bool {
+        self.queue.lock().grown.get(&ino).is_some_and(|steps| *steps > LAG)
+    }
+
     /// Ends the thread and waits for it.
     pub fn stop(&self) {
         self.queue.lock().stop = true;
@@ -121,7 +132,20 @@ pub(crate) fn has_grown(persist: &Persist, inode: &Inode, wait: bool) {
     // Where a host is short, memory is what holds the caller back: see `persist::host`.
     if hand_over(persist, inode.ino) > LAG && wait && !persist.store.is_host_short() {
         lanefs_sync::about_to_wait();
-        write_back_grown(persist, inode, inode.sync_lock.lock());
+        if let Some(l) = lock_unless_host_short(persist, inode) {
+            write_back_grown(persist, inode, l);
+        }
+    }
+}
+
+/// Takes the lock of a file for its writeback, unless a host becomes short meanwhile.
+fn lock_unless_host_short<'c>(persist: &Persist, inode: &'c Inode) -> Option<MutexGuard<'c, ()>> {
+    debug_assert!(persist.options.background, "nobody writes ahead");
+    loop {
+        let l = try_lock_for(&inode.sync_lock, LOOK);
+        if l.is_some() || persist.store.is_host_short() {
+            return l;
+        }
     }
 }
 

@@ -27,7 +27,7 @@ fn volume(blocks: u64, background: bool) -> (Volume, Thin) {
 }
 
 fn after_crash(thin: &Thin) -> Volume {
-    let left = MemoryImage::capture(thin.inner()).unwrap().fork().unwrap();
+    let left = thin.at_rest(|device| MemoryImage::capture(device)).unwrap().fork().unwrap();
     Volume::open_devices(vec![Arc::new(left)], &options(false)).unwrap()
 }
 
@@ -285,6 +285,37 @@ fn a_file_that_is_written_ahead_is_cut_and_removed() {
     assert_eq!(found.len(), 3 << 20);
     assert!(found.drain(..4096).all(|b| b == 0) && found.iter().all(|b| *b == 6));
     drop(x);
+    v.close().unwrap();
+}
+
+/// The host was filled between two looks at it: a piece that was let through is refused, and waits
+/// with the file's lock, for which who hands over more must not wait.
+#[test]
+fn what_a_kernel_hands_over_does_not_wait_for_one_who_waits_for_the_host() {
+    let (v, thin) = volume(20_000, true);
+    let [x, other] = ["/x", "/other"].map(|name| Arc::new(v.fs().create(name).unwrap()));
+    other.write_all_at(&[9; 8 << 20], 0).unwrap();
+    let held = x.inode().sync_lock.lock();
+    let writer = x.clone();
+    let writes = std::thread::spawn(move || {
+        for at in (0..24 << 20).step_by(1 << 20) {
+            assert_eq!(writer.write_back_at(&[7; 1 << 20], at).unwrap(), 1 << 20);
+        }
+    });
+    // It is many steps behind, and waits for the lock: by now the host has space.
+    until("it is far behind", || v.0.persist.ahead.is_far_behind(x.inode().ino));
+    thin.fill();
+    let waits = waiting(&other, File::sync_all);
+    until("the host is short", || v.waits_for_host());
+    ends(&v, "what is handed over", move || writes.join().unwrap());
+    drop(held);
+    thin.give(20_000);
+    for file in [&other, &x] {
+        ended(&v, "an fsync when there is space", waiting(file, File::sync_all)).unwrap();
+    }
+    waits.join().unwrap().unwrap();
+    assert_eq!(after_crash(&thin).fs().read("/x").unwrap(), vec![7; 24 << 20]);
+    drop((x, other));
     v.close().unwrap();
 }
 
