@@ -16,9 +16,13 @@
 //! | bytes | what |
 //! | --- | --- |
 //! | 0 to 7 | a number of [`DeviceChange`] |
-//! | 8 to 15 | the size in bytes, 0 for all that the device has; of `Add` 1: with force |
+//! | 8 to 15 | the size in bytes, 0 for all that the device has; of `Add` and `Replace` 1: with force |
 //! | 16 to 23 | zero |
 //! | 24 to the first zero | the path of the device, as the server finds it |
+//! | behind it to the next zero | of `Replace` the path of the new one |
+//!
+//! The answer to `Replace` has, in place of the sizes, how many bytes were copied and how many of
+//! these could not be read.
 
 use lanefs::{Error, Grown, StoreError, Volume};
 use std::ffi::OsStr;
@@ -51,24 +55,28 @@ pub enum DeviceChange {
     Add(PathBuf, bool),
     /// Number 4: remove this device.
     Remove(PathBuf),
+    /// Number 5: put the second device in the place of the first, with force or without.
+    Replace(PathBuf, PathBuf, bool),
 }
 
 impl DeviceChange {
     /// Encodes the argument of [`IOC_DEVICE`]. `None` if the path is too long.
     pub fn encode(&self) -> Option<Vec<u8>> {
-        let (number, word, path): (u64, u64, &Path) = match self {
-            DeviceChange::Grow(path, bytes) => (1, bytes.unwrap_or(0), path),
-            DeviceChange::Shrink(bytes) => (2, *bytes, Path::new("")),
-            DeviceChange::Add(path, force) => (3, u64::from(*force), path),
-            DeviceChange::Remove(path) => (4, 0, path),
+        let none = Path::new("");
+        let (number, word, paths): (u64, u64, [&Path; 2]) = match self {
+            DeviceChange::Grow(path, bytes) => (1, bytes.unwrap_or(0), [path, none]),
+            DeviceChange::Shrink(bytes) => (2, *bytes, [none, none]),
+            DeviceChange::Add(path, force) => (3, u64::from(*force), [path, none]),
+            DeviceChange::Remove(path) => (4, 0, [path, none]),
+            DeviceChange::Replace(old, new, force) => (5, u64::from(*force), [old, new]),
         };
-        let path = path.as_os_str().as_bytes();
+        let path = paths.map(|path| path.as_os_str().as_bytes()).join(&0);
         let mut out = vec![0; DEVICE_SIZE];
-        debug_assert!((1..=4).contains(&number), "there is no change {number}");
+        debug_assert!((1..=5).contains(&number), "there is no change {number}");
         out[..8].copy_from_slice(&number.to_le_bytes());
         out[8..16].copy_from_slice(&word.to_le_bytes());
         // One byte more, the zero at the end, is there.
-        out.get_mut(WHY..WHY + path.len()).filter(|to| to.len() < DEVICE_SIZE - WHY)?.copy_from_slice(path);
+        out.get_mut(WHY..WHY + path.len()).filter(|to| to.len() < DEVICE_SIZE - WHY)?.copy_from_slice(&path);
         debug_assert_eq!(out.len(), DEVICE_SIZE, "the command's number states the size");
         debug_assert_eq!(out.last(), Some(&0), "a path ends at the first zero");
         Some(out)
@@ -77,24 +85,28 @@ impl DeviceChange {
     /// Decodes it. `None` if it makes no sense.
     fn decode(request: &[u8]) -> Option<DeviceChange> {
         let word = |at: usize| Some(u64::from_le_bytes(request.get(at..at + 8)?.try_into().ok()?));
-        let path = request.get(WHY..)?.split(|b| *b == 0).next()?;
-        let path = || Some(PathBuf::from(OsStr::from_bytes(path))).filter(|p| p.is_absolute());
+        let mut paths = request.get(WHY..)?.split(|b| *b == 0);
+        let mut path = || Some(PathBuf::from(OsStr::from_bytes(paths.next()?))).filter(|p| p.is_absolute());
         Some(match (word(0)?, word(8)?) {
             (1, bytes) => DeviceChange::Grow(path()?, Some(bytes).filter(|b| *b > 0)),
             (2, bytes) => DeviceChange::Shrink(bytes),
             (3, force) => DeviceChange::Add(path()?, force > 0),
             (4, _) => DeviceChange::Remove(path()?),
+            (5, force) => DeviceChange::Replace(path()?, path()?, force > 0),
             _ => return None,
         })
     }
 
-    /// Makes the change.
+    /// Makes the change. Returns the two numbers of the answer.
     pub fn make(&self, volume: &Volume) -> lanefs::Result<Grown> {
         match self {
             DeviceChange::Grow(path, bytes) => volume.grow_device(path, *bytes),
             DeviceChange::Shrink(bytes) => volume.shrink(*bytes),
             DeviceChange::Add(path, force) => volume.add_device(path, *force),
             DeviceChange::Remove(path) => volume.remove_device(path),
+            DeviceChange::Replace(old, new, force) => volume
+                .replace_device(old, new, *force, &|_, _| ())
+                .map(|done| Grown { before: done.copied, after: done.unreadable }),
         }
     }
 }
@@ -206,12 +218,16 @@ mod tests {
             DeviceChange::Add(path(), true),
             DeviceChange::Add(path(), false),
             DeviceChange::Remove(path()),
+            DeviceChange::Replace(path(), "/dev/other".into(), true),
+            DeviceChange::Replace(path(), "/dev/other".into(), false),
         ];
         for change in all {
             assert_eq!(DeviceChange::decode(&change.encode().unwrap()), Some(change));
         }
         let relative = DeviceChange::Remove("image".into()).encode().unwrap();
         assert!(device(&volume, &relative).is_none() && DeviceChange::decode(&[9; DEVICE_SIZE]).is_none());
+        let half = DeviceChange::Replace(path(), "image".into(), false).encode().unwrap();
+        assert!(DeviceChange::decode(&half).is_none());
         let long = PathBuf::from(format!("/{}", "x".repeat(DEVICE_SIZE)));
         assert!(DeviceChange::Remove(long).encode().is_none());
         let asked = |change: DeviceChange| {
@@ -220,6 +236,8 @@ mod tests {
         };
         assert!(asked(DeviceChange::Add("/no/such/image".into(), false)).unwrap_err().contains("/no/such"));
         assert!(asked(DeviceChange::Remove(path())).unwrap_err().contains("is no device of the volume"));
+        let replace = DeviceChange::Replace(path(), path(), false);
+        assert!(asked(replace).unwrap_err().contains("is no device of the volume"));
         assert!(asked(DeviceChange::Shrink(4096)).unwrap_err().contains("delete files"));
         let done = asked(DeviceChange::Shrink(56 << 20)).unwrap();
         assert_eq!(done, Grown { before: 64 << 20, after: 56 << 20 });

@@ -220,6 +220,15 @@ pub struct Grown {
     pub after: u64,
 }
 
+/// What was done to replace a device, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// Bytes that were copied.
+    pub copied: u64,
+    /// Of these what the old device did not give. Reading what lies there fails as before (EIO).
+    pub unreadable: u64,
+}
+
 /// Space, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUsage {

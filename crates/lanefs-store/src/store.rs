@@ -122,6 +122,26 @@ impl Store {
         Change(&self.engine).add_device(device, force)
     }
 
+    /// Puts another device in the place of number `n`: what lies on it is copied, while others go
+    /// on to read and write, and then it is let go of, and says no more that it belongs to one.
+    /// `progress` gets how many bytes of how many were copied, when nothing is locked. Durable when
+    /// this returns; after a power loss before that the volume is as it was or as it is to be, and
+    /// opening it says so if that is not the devices that were given.
+    ///
+    /// # Errors
+    /// EINVAL: there is no such device; the new one is smaller, holds a volume, and `force` is not
+    /// given, or is a device of this one; the devices are being changed. EROFS. EIO, ENOSPC: those
+    /// of the new device. All is as before then.
+    pub fn replace_device(
+        &self,
+        n: usize,
+        device: Arc<dyn Device>,
+        force: bool,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<Replaced> {
+        Change(&self.engine).replace_device(n, device, force, progress)
+    }
+
     /// Makes the last device smaller, an image file `bytes` long, and returns its size before and
     /// now. What lies behind the new end is moved first, while others go on to read and write;
     /// `fold` makes a checkpoint that folds, and is called now and then, when nothing is locked.

@@ -21,18 +21,35 @@ pub(crate) fn place_of(image: &Path, names: &[String]) -> Option<usize> {
         .position(|name| Path::new(name) == image || wanted.is_some() && wanted == identity(Path::new(name)))
 }
 
-/// Returns the error for an image that is not the last of the devices, which alone can do that.
-pub(crate) fn not_the_last(image: &Path, names: &[String], what: &str) -> Error {
+/// Returns which of the devices of these names an image is, or the error for one that is none.
+pub(crate) fn must_be_of(image: &Path, names: &[String]) -> Result<usize, Error> {
+    debug_assert!(!names.is_empty(), "a volume lies on a device");
+    place_of(image, names).ok_or_else(|| none_of(image, names))
+}
+
+/// Returns the error for an image that is no device of the volume.
+fn none_of(image: &Path, names: &[String]) -> Error {
     let (image, all) = (image.display(), names.join(", "));
+    debug_assert!(!all.is_empty(), "a volume without devices");
+    Error::from(StoreError::Invalid(format!("{image}: is no device of the volume; these are: {all}")))
+}
+
+/// Returns the error for an image that is not the last of the devices, which alone can do that.
+pub(crate) fn not_the_last(path: &Path, names: &[String], what: &str) -> Error {
+    let (image, all) = (path.display(), names.join(", "));
+    let instead = match what {
+        "be removed" => ". Remove that one, and put it in the place of the other: `lanefs device replace`",
+        _ => "",
+    };
     let last = names.last().map_or("", String::as_str);
     debug_assert!(!what.is_empty(), "it is refused to do nothing");
-    Error::from(StoreError::Invalid(match place_of(Path::new(&image.to_string()), names) {
-        Some(_) => format!(
+    match place_of(path, names) {
+        Some(_) => Error::from(StoreError::Invalid(format!(
             "{image}: only the last device of a volume can {what}, {last}; the places of blocks are counted \
-             device after device ({all})"
-        ),
-        None => format!("{image}: is no device of the volume; these are: {all}"),
-    }))
+             device after device ({all}){instead}"
+        ))),
+        None => none_of(path, names),
+    }
 }
 
 /// Returns what makes a checkpoint that folds, for the store.

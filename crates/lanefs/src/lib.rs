@@ -98,7 +98,7 @@ pub use fs::{Dir, DirEntry, Fs, OpenOptions, ReadDir};
 pub use lanefs_format::{FileKind, Ino, inode_flags};
 pub use lanefs_store::fsck;
 pub use lanefs_store::{
-    CleanReport, Grown, OpenReport, ScrubCursor, ScrubDamage, ScrubStep, StoreError, VolumeInfo,
+    CleanReport, Grown, OpenReport, Replaced, ScrubCursor, ScrubDamage, ScrubStep, StoreError, VolumeInfo,
 };
 pub use lanefs_sync::clock::Clock;
 pub use lanefs_sync::{on_wait, set_patience};

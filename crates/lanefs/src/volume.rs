@@ -11,7 +11,7 @@ use crate::stat::StatFs;
 use crate::{CreateOptions, Cred, Fs, MountOptions};
 use lanefs_format::Ino;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
-use lanefs_store::{CleanReport, Grown, OpenReport, Store, VolumeInfo};
+use lanefs_store::{CleanReport, Grown, OpenReport, Replaced, Store, VolumeInfo};
 use lanefs_sync::lane_ids::LaneIds;
 use std::path::Path;
 use std::sync::Arc;
@@ -292,6 +292,42 @@ impl Volume {
             return Err(devices::not_the_last(image, &names, "be removed"));
         }
         persist.promised(persist.store.remove_device(&devices::fold(persist)).map_err(Error::from))
+    }
+
+    /// Puts an image file or a block device in the place of one of the volume's devices while it is
+    /// used. What lies on that is copied; then it is let go of, and says no more that it belongs to
+    /// a volume. What `new` holds is lost. From then on the volume is opened with it; what it has
+    /// more is not used, but [`Volume::grow`] takes it if it is the last one. Durable when it
+    /// returns; after a power loss before that the volume lies on the one or on the other, and
+    /// opening says so if that is not what was given. `progress` gets how many bytes of how many
+    /// were copied.
+    ///
+    /// What cannot be read of the old device is counted, and reading what lies there fails as
+    /// before (EIO); that of a tree that is there twice is healed.
+    ///
+    /// # Errors
+    /// - EINVAL: `image` is no device of the volume; `new` is smaller than it, or holds a volume
+    ///   and `force` is not given; the devices are being changed by another call.
+    /// - EBUSY: somebody has `new` open. ENOENT, EACCES and others: those of the system, from
+    ///   opening it.
+    /// - EROFS where the volume was opened for reading only; EIO, ENOSPC: those of `new`. All is as
+    ///   before then.
+    pub fn replace_device(
+        &self,
+        image: &Path,
+        new: &Path,
+        force: bool,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<Replaced> {
+        let persist = &self.0.persist;
+        persist.check_alive()?;
+        persist.writable()?;
+        let n = devices::must_be_of(image, &persist.store.device_names())?;
+        let device: Arc<dyn Device> = Arc::new(FileDevice::open(new, false)?);
+        let done = persist.store.replace_device(n, device, force, progress).map_err(Error::from);
+        let done = persist.promised(done)?;
+        debug_assert!(done.unreadable <= done.copied, "more is lost than there was: {done:?}");
+        Ok(done)
     }
 
     /// Returns the names of the volume's devices, in order.

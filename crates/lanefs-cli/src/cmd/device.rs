@@ -8,7 +8,7 @@ use lanefs_fuse::change::DeviceChange;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Add a device to a volume, or remove its last one, mounted or not
+/// Add a device to a volume, remove its last one, or replace one, mounted or not
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -19,6 +19,7 @@ pub struct Args {
 enum Command {
     Add(Add),
     Remove(Remove),
+    Replace(Replace),
 }
 
 /// Add an image or a block device to a volume
@@ -63,7 +64,35 @@ struct Remove {
     quiet: bool,
 }
 
-/// Adds or removes.
+/// Put another device in the place of one, such as a disk that fails
+///
+/// What lies on it is copied while programs go on. Then it says no more that it belongs to a
+/// volume, and is free for others. From then on name the volume with the new one. What that has
+/// more is not used; if it is the last device `lanefs grow` takes it.
+#[derive(clap::Args, Debug)]
+struct Replace {
+    /// The volume's images or block devices, with commas between, or a directory of a mounted
+    /// volume
+    #[arg(value_name = "IMAGE|DIR")]
+    volume: PathBuf,
+    /// The image or block device that is replaced
+    #[arg(value_name = "OLD")]
+    old: PathBuf,
+    /// The image or block device that takes its place; what it holds is lost
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// Size of an image file that is made for it, such as 4G
+    #[arg(long, value_parser = size::parse)]
+    size: Option<u64>,
+    /// Overwrite what it holds
+    #[arg(long)]
+    force: bool,
+    /// Do not say what was done
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Adds, removes or replaces.
 pub fn run(args: &Args) -> Outcome {
     match &args.command {
         Command::Add(add) => run_add(add),
@@ -72,15 +101,51 @@ pub fn run(args: &Args) -> Outcome {
             let done = change(&remove.volume, &DeviceChange::Remove(device))?;
             tell(&remove.volume, done, remove.quiet)
         }
+        Command::Replace(replace) => run_replace(replace),
     }
 }
 
 fn run_add(add: &Add) -> Outcome {
-    let name = add.new.display();
-    let is_there = add.new.exists();
-    match (is_there, add.size) {
+    with_new(&add.new, add.size, add.force, |new| {
+        let done = change(&add.volume, &DeviceChange::Add(new, add.force))?;
+        tell(&add.volume, done, add.quiet)
+    })
+}
+
+fn run_replace(replace: &Replace) -> Outcome {
+    let old = whole(&replace.old)?;
+    let done = with_new(&replace.new, replace.size, replace.force, |new| {
+        change(&replace.volume, &DeviceChange::Replace(old, new, replace.force))
+    })?;
+    let (copied, unreadable) = (done.before, done.after);
+    let (old, new, volume) = (replace.old.display(), replace.new.display(), replace.volume.display());
+    if !replace.quiet {
+        let copied = size::show(copied);
+        written(writeln!(std::io::stdout().lock(), "{volume}: {new} in place of {old}, {copied} copied"))?;
+    }
+    if unreadable > 0 {
+        eprintln!(
+            "lanefs: {old}: {unreadable} bytes could not be read, and are lost; `lanefs scrub {volume}` says what \
+             they belong to"
+        );
+        return Ok(1);
+    }
+    Ok(0)
+}
+
+/// Does `f` with the name of a new device, an image file that is made where it has a size. That is
+/// removed again if `f` fails.
+fn with_new<T>(
+    new: &Path,
+    size: Option<u64>,
+    force: bool,
+    f: impl FnOnce(PathBuf) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let name = new.display();
+    let is_there = new.exists();
+    match (is_there, size) {
         (false, Some(size)) => {
-            drop(FileDevice::create(&add.new, size.next_multiple_of(lanefs_format::BLOCK_SIZE as u64))?);
+            drop(FileDevice::create(new, size.next_multiple_of(lanefs_format::BLOCK_SIZE as u64))?);
         }
         (false, None) => {
             return Err(Failure::new(format_args!("{name}: does not exist; give --size to have it made")));
@@ -88,19 +153,17 @@ fn run_add(add: &Add) -> Outcome {
         (true, Some(_)) => {
             return Err(Failure::new(format_args!("{name}: exists and has its own size; leave --size out")));
         }
-        (true, None) if !add.force => {
-            super::mkfs::refuse_if_holding(&FileDevice::open(&add.new, true)?)?;
+        (true, None) if !force => {
+            super::mkfs::refuse_if_holding(&FileDevice::open(new, true)?)?;
         }
         (true, None) => {}
     }
-    let added = whole(&add.new)
-        .and_then(|new| change(&add.volume, &DeviceChange::Add(new, add.force)))
-        .and_then(|done| tell(&add.volume, done, add.quiet));
-    if added.is_err() && !is_there {
+    let done = whole(new).and_then(f);
+    if done.is_err() && !is_there {
         // Best effort: the error that matters is the first one.
-        let _ = std::fs::remove_file(&add.new);
+        let _ = std::fs::remove_file(new);
     }
-    added
+    done
 }
 
 /// Returns the name by which another process finds a device.

@@ -80,7 +80,15 @@ const MORE: &[More] = &[
     },
     more("grow", "8", &["lanefs grow /home --size 16G", "losetup -c /dev/loop0; lanefs grow /dev/loop0"]),
     more("shrink", "8", &["lanefs shrink /home --size 8G", "lanefs shrink a.lane,b.lane --size 1G"]),
-    more("device", "8", &["lanefs device add /home /dev/sdx1", "lanefs device remove a.lane,b.lane b.lane"]),
+    more(
+        "device",
+        "8",
+        &[
+            "lanefs device add /home /dev/sdx1",
+            "lanefs device remove a.lane,b.lane b.lane",
+            "lanefs device replace /home /dev/sdx1 /dev/sdy1",
+        ],
+    ),
     more("label", "8", &["lanefs label /home", "lanefs label disk.lane backup"]),
     more("install", "8", &["lanefs install", "lanefs install --prefix ~/.local"]),
     more("install-helper", "8", &["lanefs install-helper"]),

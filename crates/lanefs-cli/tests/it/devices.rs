@@ -50,6 +50,17 @@ fn images_are_added_grown_shrunk_and_removed() {
     // 48 MiB are there.
     at(&["device", "remove", "v.lane,w.lane", "v.lane"]).fails(1, &["only the last device", "w.lane"]);
     at(&["device", "remove", "v.lane,w.lane", "host0"]).fails(1, &["no device of the volume"]);
+    at(&["device", "replace", "v.lane,w.lane", "host0", "x.lane", "--size", "64M"])
+        .fails(1, &["no device of the volume"]);
+    let small = ["device", "replace", "v.lane,w.lane", "v.lane", "x.lane", "--size", "63M"];
+    at(&small).fails(1, &["too small", "67108864"]);
+    assert!(!work.join("x.lane").exists(), "it was made for nothing");
+    let run = at(&["device", "replace", "v.lane,w.lane", "v.lane", "x.lane", "--size", "64M"]).ok();
+    assert!(run.out.contains("x.lane in place of v.lane"), "{run:?}");
+    at(&["info", "v.lane,w.lane"]).fails(1, &["v.lane"]);
+    at(&["fsck", "x.lane", "w.lane"]).ok();
+    at(&["device", "replace", "-q", "x.lane,w.lane", "x.lane", "v.lane", "--force"]).ok();
+    at(&["fsck", "v.lane", "w.lane"]).ok();
     at(&["shrink", "v.lane,w.lane", "--size", "16M"]).ok();
     assert_eq!(len(work, "w.lane"), 16 * MIB);
     at(&["fsck", "v.lane", "w.lane"]).ok();
@@ -108,6 +119,12 @@ fn devices_come_and_go_below_a_mount_that_is_written_to() {
         assert_eq!(len(&work, "w.lane"), 64 * MIB);
         lanefs_in(&work, &["grow", "v.lane", "--size", "1G"]).fails(1, &["only the last device", "w.lane"]);
         run(&["grow", "mnt", "--size", "96M"]);
+        // Any of them is replaced, the one behind the mount's name too.
+        run(&["device", "replace", "mnt", "w.lane", "z.lane", "--size", "128M"]);
+        run(&["device", "replace", "mnt", "v.lane", "y.lane", "--size", "256M"]);
+        std::fs::remove_file(work.join("v.lane")).unwrap();
+        run(&["device", "replace", "mnt", "y.lane", "v.lane", "--size", "256M"]);
+        run(&["device", "replace", "mnt", "z.lane", "w.lane", "--force"]);
         run(&["device", "remove", "mnt", "w.lane"]);
         run(&["shrink", "mnt", "--size", "160M"]);
         assert_eq!((size(&work, "mnt"), len(&work, "v.lane")), ((160 * MIB, 1), 160 * MIB));

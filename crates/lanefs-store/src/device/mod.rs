@@ -12,6 +12,7 @@ mod hooked;
 mod host;
 mod lock;
 mod memory;
+mod mirror;
 mod recording;
 mod ring;
 mod thin;
@@ -24,6 +25,7 @@ pub use hooked::HookedDevice;
 pub(crate) use host::{HostSpace, PAUSE, longer};
 pub use lock::ImageLock;
 pub use memory::{MemoryDevice, MemoryImage};
+pub(crate) use mirror::MirrorDevice;
 pub use recording::{
     Counters, FlushRecord, Log, Mark, Payload, ReadRecord, Recorder, RecordingDevice, WriteRecord, thread_id,
 };

@@ -1,4 +1,5 @@
 //! Changes of the superblock: another label, a larger device, one more; a smaller one, one less.
+//! (One in the place of another: `replacement`.)
 //!
 //! ```text
 //! more                                              less
@@ -60,13 +61,13 @@ use std::sync::Arc;
 /// The fewest segments that a device adds to a volume.
 const LEAST_SEGMENTS: u32 = 4;
 
-fn invalid<T>(device: &dyn Device, why: impl std::fmt::Display) -> Result<T> {
+pub(super) fn invalid<T>(device: &dyn Device, why: impl std::fmt::Display) -> Result<T> {
     Err(StoreError::Invalid(format!("{}: {why}", device.name())))
 }
 
 /// Writes blocks of a device. An error is none of the log: nothing that is in force was
 /// overwritten.
-fn put(device: &dyn Device, blocks: &[(u64, Box<Block>)]) -> Result<()> {
+pub(super) fn put(device: &dyn Device, blocks: &[(u64, Box<Block>)]) -> Result<()> {
     let writes: Vec<_> =
         blocks.iter().map(|(at, b)| WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }).collect();
     device.write(&writes)
@@ -360,7 +361,7 @@ impl Change<'_> {
             log.io.remove_device();
             log.spread_mlogs();
         }
-        let written = self.write_far(new, &[]).and_then(|()| self.write_near(new));
+        let written = self.write_far(new, &[], None).and_then(|()| self.write_near(new, None));
         // The volume is what block 0 says. But nothing may be let go of that a copy still names.
         written.inspect_err(|e| log.io.fail(e))?;
         (1..new.devices.len()).try_for_each(|d| self.write_first(new, d))
@@ -389,7 +390,7 @@ impl Change<'_> {
     }
 
     /// Returns what keeps others from changing the devices meanwhile.
-    fn one_at_a_time(&self) -> Result<MutexGuard<'_, ()>> {
+    pub(super) fn one_at_a_time(&self) -> Result<MutexGuard<'_, ()>> {
         self.0.resizing.try_lock().ok_or_else(|| {
             StoreError::Invalid("the volume's devices are being changed; try again when that is done".into())
         })
@@ -423,7 +424,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    fn check_changeable(&self, m: &Maintenance) -> Result<()> {
+    pub(super) fn check_changeable(&self, m: &Maintenance) -> Result<()> {
         self.0.log.check_writable()?;
         if m.closing { Err(StoreError::Closed) } else { Ok(()) }
     }
@@ -453,7 +454,7 @@ impl Change<'_> {
             old.devices.iter().zip(&new.devices).all(|(old, new)| old.blocks <= new.blocks),
             "a device would become smaller, with what lies at its end"
         );
-        if let Err(e) = self.write_far(&new, copies).and_then(|()| self.write_near(&new)) {
+        if let Err(e) = self.write_far(&new, copies, None).and_then(|()| self.write_near(&new, None)) {
             // What was written says more than is in force, and would be believed if block 0 were
             // lost. Best effort, as by an open.
             let _ = write_again(devices, &old);
@@ -466,11 +467,18 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Writes the copies at the devices' ends, and those of the slots, and flushes.
-    fn write_far(&self, new: &Superblock, copies: &[(u64, Box<Block>)]) -> Result<()> {
+    /// Writes the copies at the ends of the devices but `except`, and those of the slots, and
+    /// flushes.
+    pub(super) fn write_far(
+        &self,
+        new: &Superblock,
+        copies: &[(u64, Box<Block>)],
+        except: Option<usize>,
+    ) -> Result<()> {
         let near = new.layout.copy_block();
         debug_assert!(near > 0, "the copy lies behind block 0");
-        for (d, device) in self.0.log.io.devices().iter().enumerate() {
+        let devices = self.0.log.io.devices().iter().enumerate();
+        for (d, device) in devices.filter(|(d, _)| Some(*d) != except) {
             let mut blocks = encode_copies(&**device, &Superblock { device_index: d as u8, ..new.clone() })?;
             blocks.retain(|(at, _)| *at != 0 && *at != near);
             if d == 0 {
@@ -481,10 +489,11 @@ impl Change<'_> {
         self.0.log.io.flush(self.0.log.io.all())
     }
 
-    /// Writes the copies in the reserved segments, and flushes.
-    fn write_near(&self, new: &Superblock) -> Result<()> {
+    /// Writes the copies in the reserved segments of the devices but `except`, and flushes.
+    pub(super) fn write_near(&self, new: &Superblock, except: Option<usize>) -> Result<()> {
         let near = new.layout.copy_block();
-        for (d, device) in self.0.log.io.devices().iter().enumerate() {
+        let devices = self.0.log.io.devices().iter().enumerate();
+        for (d, device) in devices.filter(|(d, _)| Some(*d) != except) {
             let mut blocks = encode_copies(&**device, &Superblock { device_index: d as u8, ..new.clone() })?;
             blocks.retain(|(at, _)| *at == near);
             debug_assert_eq!(blocks.len(), 1, "one copy lies there");
@@ -495,7 +504,7 @@ impl Change<'_> {
 
     /// Writes block 0 of a device, and flushes. An error is sticky: it is not known which of the
     /// two is in force.
-    fn write_first(&self, new: &Superblock, d: usize) -> Result<()> {
+    pub(super) fn write_first(&self, new: &Superblock, d: usize) -> Result<()> {
         debug_assert!(d < new.devices.len(), "device {d} is none of the volume");
         let name = self.0.log.io.devices()[d].name();
         let sb = Superblock { device_index: d as u8, ..new.clone() };

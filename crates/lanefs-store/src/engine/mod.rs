@@ -21,6 +21,7 @@ pub(crate) mod maintenance;
 pub(crate) mod ordered;
 pub mod plan;
 pub(crate) mod pressure;
+mod replacement;
 mod report;
 pub(crate) mod sink;
 mod totals;

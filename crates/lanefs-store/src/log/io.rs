@@ -11,6 +11,7 @@ use crate::error::{Result, StoreError};
 use crate::log::account::Admission;
 use crate::log::maintained::Maintained;
 use crate::log::members::Members;
+use crate::log::node_cache::{NodeCache, Shared};
 use crate::log::segment::SegmentTable;
 use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
@@ -19,7 +20,6 @@ use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
 use lanefs_sync::hash::WordMap;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, SignalsBlocked};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
@@ -28,13 +28,8 @@ use zerocopy::IntoBytes;
 
 /// How many blocks [`Io::expect`] reads in one submission: enough to keep a device busy, and 1 MiB.
 const EXPECTED_AT_ONCE: usize = 256;
-const SHARDS: usize = 16;
 /// A submission of at most so many bytes is written to one device after the other.
 const IN_TURN: usize = 256 << 10;
-
-/// A block that the queue and the cache hold in common. Boxed: a count beside the block, which is
-/// aligned, would take a block of its own.
-type Shared = Arc<Box<Block>>;
 
 /// A block that waits for being written: its sum, its bytes, whether the cache keeps it then, and
 /// whether it is written twice.
@@ -49,63 +44,6 @@ struct Twins {
 
 /// So many blocks with a bad copy are remembered; another reader meets the others.
 const SUSPECTS_MAX: usize = 4096;
-
-/// A bounded cache of verified blocks, found by address and sum: what is stale never matches.
-struct NodeCache {
-    shards: Box<[Mutex<Shard>]>,
-    per_shard: usize,
-}
-
-#[derive(Default)]
-struct Shard {
-    blocks: HashMap<u64, (u32, Shared)>,
-    order: std::collections::VecDeque<u64>,
-}
-
-impl NodeCache {
-    fn new(bytes: usize) -> NodeCache {
-        NodeCache {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            per_shard: bytes / BLOCK_SIZE / SHARDS,
-        }
-    }
-    fn shard(&self, addr: BlockAddr) -> &Mutex<Shard> {
-        &self.shards[(addr.0 ^ addr.0 >> 7) as usize % SHARDS]
-    }
-    fn get(&self, r: BlockRef) -> Option<Shared> {
-        let s = self.shard(r.addr).lock();
-        s.blocks.get(&r.addr.0).filter(|b| b.0 == r.crc).map(|b| b.1.clone())
-    }
-    /// Drops what is no longer referred to: it would only take space.
-    fn forget(&self, addr: BlockAddr) {
-        self.shard(addr).lock().blocks.remove(&addr.0);
-    }
-    fn put(&self, r: BlockRef, b: Shared) {
-        debug_assert!(!r.is_none(), "a hole has no block");
-        if self.per_shard == 0 {
-            return;
-        }
-        let mut s = self.shard(r.addr).lock();
-        if s.blocks.insert(r.addr.0, (r.crc, b)).is_none() {
-            s.order.push_back(r.addr.0);
-            if s.order.len() > self.per_shard
-                && let Some(old) = s.order.pop_front()
-            {
-                s.blocks.remove(&old);
-            }
-        }
-        s.check_invariants(self.per_shard);
-    }
-}
-
-impl Shard {
-    /// Checks, in debug builds, that the cache is bounded, and that whatever is in it will be
-    /// dropped some day.
-    fn check_invariants(&self, most: usize) {
-        debug_assert!(self.order.len() <= most, "{} blocks of {most}", self.order.len());
-        debug_assert!(self.blocks.len() <= self.order.len(), "a block that no turn comes to");
-    }
-}
 
 /// One write of a submission.
 #[derive(Clone, Copy)]
@@ -273,6 +211,13 @@ impl Io {
         self.first.add(device);
     }
 
+    /// Puts another device in the place of one, which has all that is read from it. Who is on its
+    /// way to the one before, and finds that it was let go of, asks again: see [`Io::read_from`].
+    pub fn replace_device(&self, n: usize, device: Arc<dyn Device>) {
+        debug_assert!(!self.read_only, "a volume is changed that is only read");
+        self.first.replace(n, device);
+    }
+
     /// Takes the last device away, to which nothing refers any more.
     pub fn remove_device(&self) {
         debug_assert!(!self.read_only, "a volume is changed that is only read");
@@ -286,7 +231,19 @@ impl Io {
     /// Reads `data.len()` bytes from `addr` on, not verified.
     pub fn read_raw(&self, addr: BlockAddr, data: &mut [u8], what: &'static str) -> Result<()> {
         debug_assert!(data.len().is_multiple_of(BLOCK_SIZE), "{} bytes are not whole blocks", data.len());
-        self.device(addr, what)?.read(&mut [ReadReq { offset: addr.offset(), data }])
+        let members = self.members();
+        members.device(addr, what)?;
+        self.read_from(members, addr.device(), &mut [ReadReq { offset: addr.offset(), data }])
+    }
+
+    /// Reads from a device, and from what has taken its place where it was replaced meanwhile.
+    fn read_from(&self, members: &Members, d: usize, reqs: &mut [ReadReq<'_>]) -> Result<()> {
+        let done = members.devices[d].read(reqs);
+        let now = self.members();
+        match now.devices.get(d) {
+            Some(device) if done.is_err() && !std::ptr::eq(members, now) => device.read(reqs),
+            _ => done,
+        }
     }
 
     /// Reads blocks, one submission per device, not verified.
@@ -305,7 +262,7 @@ impl Io {
         drop(queued);
         for (d, mut reqs) in by_device.into_iter().enumerate() {
             if !reqs.is_empty() {
-                members.devices[d].read(&mut reqs)?;
+                self.read_from(members, d, &mut reqs)?;
             }
         }
         Ok(())
@@ -350,7 +307,7 @@ impl Io {
         debug_assert!(rest.is_empty(), "{} blocks have no address", rest.len());
         for (d, mut reqs) in by_device.into_iter().enumerate() {
             if !reqs.is_empty() {
-                members.devices[d].read(&mut reqs)?;
+                self.read_from(members, d, &mut reqs)?;
             }
         }
         Ok(())
@@ -482,12 +439,23 @@ impl Io {
     /// Flushes the devices of `mask`. An error is sticky.
     pub fn flush(&self, mask: u64) -> Result<()> {
         self.check()?;
-        for (d, gate) in self.members().gates.iter().enumerate() {
-            if mask >> d & 1 == 1
-                && let Err(e) = gate.flush()
-            {
-                self.fail(&e);
-                return Err(e);
+        let members = self.members();
+        for (d, gate) in members.gates.iter().enumerate() {
+            if mask >> d & 1 == 0 {
+                continue;
+            }
+            if let Err(e) = gate.flush() {
+                // What was replaced meanwhile has been let go of; what took its place was given
+                // all of it, and flushed.
+                let now = self.members();
+                match now.gates.get(d).filter(|_| !std::ptr::eq(members, now)).map(|gate| gate.flush()) {
+                    Some(Ok(())) => {}
+                    again => {
+                        let e = again.and_then(Result::err).unwrap_or(e);
+                        self.fail(&e);
+                        return Err(e);
+                    }
+                }
             }
         }
         self.check()
@@ -696,7 +664,7 @@ impl BlockSource for Io {
     /// memory that the system has to clear first.
     fn expect(&self, refs: &[BlockRef]) {
         let absent = |r: &BlockRef| self.cache.get(*r).is_none() && !self.is_queued(*r);
-        let most = self.cache.per_shard * SHARDS / 4;
+        let most = self.cache.len() / 4;
         let mut refs: Vec<BlockRef> = refs.iter().take(most).copied().filter(absent).collect();
         if refs.len() < 2 {
             return;

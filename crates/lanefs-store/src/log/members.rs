@@ -72,6 +72,17 @@ impl Members {
         debug_assert_eq!(self.now().devices.len(), before + 1, "one device more");
     }
 
+    /// Puts another one in the place of one.
+    pub fn replace(&self, n: usize, device: Arc<dyn Device>) {
+        debug_assert!(n < self.now().devices.len(), "there is no device {n}");
+        self.change(|m| {
+            let gate = std::mem::replace(&mut m.gates[n], Arc::new(FlushGate::new(device.clone())));
+            m.flushes.0 += gate.asked();
+            m.flushes.1 += gate.issued();
+            m.devices[n] = device;
+        });
+    }
+
     /// Takes the last one away, to which nothing refers any more.
     pub fn remove(&self) {
         let before = self.now().devices.len();

@@ -172,6 +172,14 @@ impl Pool {
         (self.kept, self.short) = (kept, short);
     }
 
+    /// Notes that the segments lie on another device now, which may have old content of any of
+    /// them and may have none, and how many are to be kept from now on.
+    pub fn moved(&mut self, kept: usize) {
+        std::mem::take(&mut self.stale).into_iter().for_each(|seg| self.put_unused(seg..seg + 1));
+        (self.unknown, self.kept) = (self.clean_len, kept);
+        debug_assert_eq!(self.len(), self.clean_len, "all of them are alike");
+    }
+
     /// Has what is kept be used first, or kept.
     pub fn set_short(&mut self, short: bool) {
         self.short = short;

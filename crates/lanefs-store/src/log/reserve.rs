@@ -165,6 +165,16 @@ impl Io {
         let _ = self.fill_reserve(); // As in `keep_reserve`.
     }
 
+    /// Begins to keep segments of a device that has taken another one's place.
+    pub fn keep_reserve_of(&self, device: usize) {
+        let Some(table) = self.table() else { return };
+        let is_on_host = self.devices()[device].host().is_some();
+        let kept = if is_on_host { kept(table.geometry.usable()) } else { 0 };
+        table.pools()[device].lock().moved(kept);
+        debug_assert_eq!(table.backed(device).0, 0, "nothing is known to be backed");
+        let _ = self.fill_reserve(); // As in `keep_reserve`.
+    }
+
     /// Takes a segment that has no content and lets the host allocate it. False if there is none,
     /// or if that is not possible there.
     fn back_one(&self, table: &SegmentTable, device: usize) -> Result<bool> {

@@ -243,7 +243,7 @@ pub(crate) fn order_by(
         return not(
             d,
             format!(
-                "is no device of the volume of {first}: it was removed, or is to be added and that was cut short. \
+                "is no device of the volume of {first}: it was removed or replaced, or was to come to it and that was cut short. \
                  Leave it out; `lanefs device add --force` adds it"
             ),
         );

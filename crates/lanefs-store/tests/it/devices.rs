@@ -22,15 +22,15 @@ fn pair() -> Vec<Arc<MemoryImage>> {
     vec![longer(&dd[0], SMALL), longer(&dd[1], LARGE)]
 }
 
-fn fork(images: &[Arc<MemoryImage>]) -> Vec<Dev> {
+pub fn fork(images: &[Arc<MemoryImage>]) -> Vec<Dev> {
     images.iter().map(|i| Arc::new(i.fork().unwrap()) as Dev).collect()
 }
 
-fn recorded(images: &[Arc<MemoryImage>], recorder: &Arc<Recorder>) -> Vec<Dev> {
+pub fn recorded(images: &[Arc<MemoryImage>], recorder: &Arc<Recorder>) -> Vec<Dev> {
     images.iter().map(|i| Arc::new(recorder.wrap(i.fork().unwrap())) as Dev).collect()
 }
 
-fn why<T>(r: Result<T>) -> String {
+pub fn why<T>(r: Result<T>) -> String {
     r.err().expect("it is refused").to_string()
 }
 
@@ -171,14 +171,14 @@ fn a_device_that_is_missing_is_named() {
 }
 
 /// Threads that write and sync files of their own till they are told to stop.
-struct Load {
+pub struct Load {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<BTreeMap<(u64, u64), u64>>>,
 }
 
 impl Load {
     /// Begins with some thousand pages, in files that are in the tree.
-    fn start(s: &Arc<Store>, pages: u64) -> Load {
+    pub fn start(s: &Arc<Store>, pages: u64) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let inos: Vec<u64> = (0..3).map(|n| 100 + n).collect();
         let effects: Vec<_> =
@@ -211,7 +211,7 @@ impl Load {
     }
 
     /// Stops them, and returns what must be there.
-    fn stop(self) -> BTreeMap<(u64, u64), u64> {
+    pub fn stop(self) -> BTreeMap<(u64, u64), u64> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
     }
@@ -226,7 +226,7 @@ fn compare(s: &Store, there: &BTreeMap<(u64, u64), u64>, context: &str) {
 }
 
 /// Closes, checks, and opens again.
-fn come_back(s: Arc<Store>, dd: &[Dev], there: &BTreeMap<(u64, u64), u64>) -> Arc<Store> {
+pub fn come_back(s: Arc<Store>, dd: &[Dev], there: &BTreeMap<(u64, u64), u64>) -> Arc<Store> {
     compare(&s, there, "at once");
     s.audit().unwrap();
     s.close().unwrap();

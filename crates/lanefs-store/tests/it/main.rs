@@ -14,6 +14,7 @@ mod mkfs;
 #[allow(dead_code)]
 mod model;
 mod recovery;
+mod replace;
 mod room;
 mod slots;
 mod unreadable;
