@@ -49,7 +49,8 @@ const NEAR: f64 = 0.6;
 pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     args.cells.check()?;
     let workloads = select(&args.cells.workloads)?;
-    let target = OpenTarget::Volume(VolumeTarget::counted(&Memory::new(parse_size(&args.size)?), false)?);
+    let target =
+        OpenTarget::Volume(VolumeTarget::counted(&Memory::new(parse_size(&args.size)?).counted(), false)?);
     let mut targets = [Named { name: "lanefs".to_string(), target, without: Vec::new() }];
     let mut file = ResultsFile {
         format: 1,

@@ -4,7 +4,7 @@
 use crate::error::{Context, Failure, Res};
 use crate::registry::select;
 use crate::runner::Plan;
-use crate::target::TargetSpec;
+use crate::target::{Memory, TargetSpec};
 use crate::workload::Params;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -33,7 +33,8 @@ pub(super) fn count(args: &CountArgs) -> Res<i32> {
         // A stock as large as it is otherwise takes long under valgrind.
         params: Params { scale: 0.125, ..Params::default() },
     };
-    let mut target = TargetSpec::parse("mem:1G,background=no")?.open(false)?;
+    let memory = Memory { background: false, ..Memory::new(1 << 30) };
+    let mut target = TargetSpec::Memory(memory.counted()).open(false)?;
     for entry in select(std::slice::from_ref(&args.workload))? {
         entry.run(&mut target, &plan)?;
     }

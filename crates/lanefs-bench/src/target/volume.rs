@@ -71,7 +71,7 @@ impl VolumeTarget {
     /// Makes a new volume in memory.
     pub fn memory(memory: &Memory, direct: bool) -> Res<VolumeTarget> {
         let device = Self::memory_device(memory)?;
-        let volume = memory.off.while_making(|| Self::fresh(device, memory.copies, &memory.options()))?;
+        let volume = memory.off.while_making(|| Self::fresh(device, memory))?;
         Ok(Self::over(volume, direct))
     }
 
@@ -85,7 +85,7 @@ impl VolumeTarget {
     pub fn counted(memory: &Memory, direct: bool) -> Res<VolumeTarget> {
         let counter = Arc::new(CountingDevice::new(Self::memory_device(memory)?));
         let device = counter.clone();
-        let volume = memory.off.while_making(|| Self::fresh(device, memory.copies, &memory.options()))?;
+        let volume = memory.off.while_making(|| Self::fresh(device, memory))?;
         Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, direct) })
     }
 
@@ -103,10 +103,11 @@ impl VolumeTarget {
     }
 
     /// Formats a device and opens the volume.
-    fn fresh(device: Arc<dyn Device>, metadata_copies: u32, options: &MountOptions) -> Res<Volume> {
-        let format = FormatOptions { metadata_copies, ..FormatOptions::for_caller() };
+    fn fresh(device: Arc<dyn Device>, memory: &Memory) -> Res<Volume> {
+        let (metadata_copies, hash_key) = (memory.copies, memory.hash_key);
+        let format = FormatOptions { metadata_copies, hash_key, ..FormatOptions::for_caller() };
         Store::format(std::slice::from_ref(&device), &format).at("formatting a volume in memory")?;
-        Volume::open_devices(vec![device], options).at("a volume in memory")
+        Volume::open_devices(vec![device], &memory.options()).at("a volume in memory")
     }
 
     /// Opens the volume stored in an image file or on a device.
