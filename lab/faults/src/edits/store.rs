@@ -132,10 +132,11 @@ Err(e) => {
     Edit {
         fault: Fault::FlushErrorHidden,
         file: LOG_IO,
-        from: "&& let Err(e) = gate.flush()",
+        from: "if let Err(e) = gate.flush() {",
         to: "\
-&& let Err(e) = gate.flush()
-&& !$PLANTED",
+if let Err(e) = gate.flush()
+&& !$PLANTED
+{",
     },
     Edit {
         fault: Fault::SpaceWithoutEnd,
