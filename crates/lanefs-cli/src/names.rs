@@ -16,6 +16,11 @@ pub fn images(text: &OsStr) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Splits each of several names, which may be `a,b` too.
+pub fn all(given: &[PathBuf]) -> Vec<PathBuf> {
+    given.iter().flat_map(|name| images(name.as_os_str())).collect()
+}
+
 /// Returns the image behind a loop device that goes when it is not used any more; anything else
 /// stands for itself.
 pub fn behind(device: &Path) -> PathBuf {

@@ -17,8 +17,7 @@ fn content(file: usize, len: usize) -> Vec<u8> {
 
 /// The bytes of all devices, and how many these are.
 fn size(work: &Path, place: &str) -> (u64, u64) {
-    let args: Vec<&str> = ["info", "--json"].into_iter().chain(place.split(',')).collect();
-    let info = lanefs_in(work, &args).ok().json();
+    let info = lanefs_in(work, &["info", "--json", place]).ok().json();
     (info["total_blocks"].as_u64().unwrap() * 4096, info["devices"].as_u64().unwrap())
 }
 
@@ -57,8 +56,8 @@ fn images_are_added_grown_shrunk_and_removed() {
     assert!(!work.join("x.lane").exists(), "it was made for nothing");
     let run = at(&["device", "replace", "v.lane,w.lane", "v.lane", "x.lane", "--size", "64M"]).ok();
     assert!(run.out.contains("x.lane in place of v.lane"), "{run:?}");
-    at(&["info", "v.lane,w.lane"]).fails(1, &["v.lane"]);
-    at(&["fsck", "x.lane", "w.lane"]).ok();
+    at(&["info", "v.lane,w.lane"]).fails(1, &["v.lane: not a LaneFS volume"]);
+    at(&["fsck", "x.lane,w.lane"]).ok();
     at(&["device", "replace", "-q", "x.lane,w.lane", "x.lane", "v.lane", "--force"]).ok();
     at(&["fsck", "v.lane", "w.lane"]).ok();
     at(&["shrink", "v.lane,w.lane", "--size", "16M"]).ok();
@@ -140,5 +139,14 @@ fn devices_come_and_go_below_a_mount_that_is_written_to() {
     m.mount(&[]);
     for n in written - 200..written {
         assert!(std::fs::read(m.path(&format!("f{}", n % 200))).unwrap() == content(n, LEN), "file {n}");
+    }
+    // Both ways of naming several images.
+    run(&["device", "add", "mnt", "w.lane", "--force"]);
+    m.umount();
+    for images in [&["v.lane,w.lane"][..], &["v.lane", "w.lane"]] {
+        run(&[&["mount"], images, &["mnt"]].concat());
+        let there = std::fs::read_dir(&m.dir).unwrap().count();
+        umount_when_free(&work).ok();
+        assert_eq!(there, 200, "{images:?}");
     }
 }
