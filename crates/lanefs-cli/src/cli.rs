@@ -51,34 +51,28 @@ impl Cli {
         if !matches!(self.command, Command::Mount(_) | Command::Virtiofs(_) | Command::Bench(_)) {
             crate::log::tell();
         }
-        match self.command {
+        let mut command = self.command;
+        match &mut command {
+            Command::Mount(cmd::mount::Args { images, .. })
+            | Command::Virtiofs(cmd::virtiofs::Args { images, .. })
+            | Command::Fsck(cmd::fsck::Args { images, .. })
+            | Command::Info(cmd::info::Args { images, .. })
+            | Command::Dump(cmd::dump::Args { images, .. }) => *images = names::all(images),
+            _ => {}
+        }
+        match command {
             Command::Mkfs(a) => cmd::mkfs::run(&a),
-            Command::Mount(mut a) => {
-                a.images = names::all(&a.images);
-                cmd::mount::run(&a)
-            }
+            Command::Mount(a) => cmd::mount::run(&a),
             Command::Umount(a) => cmd::umount::run(&a),
-            Command::Virtiofs(mut a) => {
-                a.images = names::all(&a.images);
-                cmd::virtiofs::run(&a)
-            }
-            Command::Fsck(mut a) => {
-                a.images = names::all(&a.images);
-                cmd::fsck::run(&a)
-            }
+            Command::Virtiofs(a) => cmd::virtiofs::run(&a),
+            Command::Fsck(a) => cmd::fsck::run(&a),
             Command::Scrub(a) => cmd::scrub::run(&a),
             Command::Grow(a) => cmd::grow::run(&a),
             Command::Shrink(a) => cmd::shrink::run(&a),
             Command::Device(a) => cmd::device::run(&a),
             Command::Label(a) => cmd::label::run(&a),
-            Command::Info(mut a) => {
-                a.images = names::all(&a.images);
-                cmd::info::run(&a)
-            }
-            Command::Dump(mut a) => {
-                a.images = names::all(&a.images);
-                cmd::dump::run(&a)
-            }
+            Command::Info(a) => cmd::info::run(&a),
+            Command::Dump(a) => cmd::dump::run(&a),
             Command::Ls(a) => cmd::ls::run(&a),
             Command::Cat(a) => cmd::cat::run(&a),
             Command::Cp(a) => cmd::cp::run(&a),

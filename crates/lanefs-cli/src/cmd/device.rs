@@ -32,7 +32,14 @@ struct Add {
     /// volume
     #[arg(value_name = "IMAGE|DIR")]
     volume: PathBuf,
-    /// The image or block device that is added; what it holds is lost
+    #[command(flatten)]
+    new: New,
+}
+
+/// A device that comes to a volume.
+#[derive(clap::Args, Debug)]
+struct New {
+    /// The image or block device that comes to it; what it holds is lost
     #[arg(value_name = "NEW")]
     new: PathBuf,
     /// Size of an image file that is made for it, such as 4G
@@ -78,18 +85,8 @@ struct Replace {
     /// The image or block device that is replaced
     #[arg(value_name = "OLD")]
     old: PathBuf,
-    /// The image or block device that takes its place; what it holds is lost
-    #[arg(value_name = "NEW")]
-    new: PathBuf,
-    /// Size of an image file that is made for it, such as 4G
-    #[arg(long, value_parser = size::parse)]
-    size: Option<u64>,
-    /// Overwrite what it holds
-    #[arg(long)]
-    force: bool,
-    /// Do not say what was done
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    new: New,
 }
 
 /// Adds, removes or replaces.
@@ -106,41 +103,36 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 fn run_add(add: &Add) -> Outcome {
-    with_new(&add.new, add.size, add.force, |new| {
-        let done = change(&add.volume, &DeviceChange::Add(new, add.force))?;
-        tell(&add.volume, done, add.quiet)
-    })
+    let done = with_new(&add.new, |new| change(&add.volume, &DeviceChange::Add(new, add.new.force)))?;
+    tell(&add.volume, done, add.new.quiet)
 }
 
 fn run_replace(replace: &Replace) -> Outcome {
     let old = whole(&replace.old)?;
-    let done = with_new(&replace.new, replace.size, replace.force, |new| {
-        change(&replace.volume, &DeviceChange::Replace(old, new, replace.force))
+    let done = with_new(&replace.new, |new| {
+        change(&replace.volume, &DeviceChange::Replace(old, new, replace.new.force))
     })?;
-    let (copied, unreadable) = (done.before, done.after);
-    let (old, new, volume) = (replace.old.display(), replace.new.display(), replace.volume.display());
-    if !replace.quiet {
-        let copied = size::show(copied);
-        written(writeln!(std::io::stdout().lock(), "{volume}: {new} in place of {old}, {copied} copied"))?;
-    }
+    let (copied, unreadable) = (size::show(done.before), done.after);
+    let (old, new, volume) = (replace.old.display(), replace.new.new.display(), replace.volume.display());
     if unreadable > 0 {
-        eprintln!(
-            "lanefs: {old}: {unreadable} bytes could not be read, and are lost; `lanefs scrub {volume}` says what \
-             they belong to"
-        );
-        return Ok(1);
+        return Err(Failure::new(format_args!(
+            "{volume}: {new} in place of {old}, of which {unreadable} bytes could not be read, and are lost; \
+             `lanefs scrub` says what they belong to"
+        )));
+    }
+    if !replace.new.quiet {
+        written(writeln!(std::io::stdout().lock(), "{volume}: {new} in place of {old}, {copied} copied"))?;
     }
     Ok(0)
 }
 
 /// Does `f` with the name of a new device, an image file that is made where it has a size. That is
-/// removed again if `f` fails.
-fn with_new<T>(
-    new: &Path,
-    size: Option<u64>,
-    force: bool,
-    f: impl FnOnce(PathBuf) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+/// removed again if `f` fails, but where a volume may use it: whoever made the change may have done
+/// so, or be about to, and not have been able to say it.
+fn with_new(
+    New { new, size, force, .. }: &New,
+    f: impl FnOnce(PathBuf) -> Result<Grown, Failure>,
+) -> Result<Grown, Failure> {
     let name = new.display();
     let is_there = new.exists();
     match (is_there, size) {
@@ -159,7 +151,8 @@ fn with_new<T>(
         (true, None) => {}
     }
     let done = whole(new).and_then(f);
-    if done.is_err() && !is_there {
+    let is_unused = || FileDevice::open(new, false).is_ok_and(|d| super::mkfs::refuse_if_holding(&d).is_ok());
+    if done.is_err() && !is_there && is_unused() {
         // Best effort: the error that matters is the first one.
         let _ = std::fs::remove_file(new);
     }

@@ -25,6 +25,22 @@ fn len(work: &Path, image: &str) -> u64 {
     std::fs::metadata(work.join(image)).unwrap().len()
 }
 
+/// The image that was made for it was removed when the last word could not be said, and the volume
+/// named it by then.
+#[test]
+fn an_added_image_stays_though_nobody_reads_what_is_said() {
+    let (dir, _) = volume("64M");
+    let say_nobody = |args: &[&str]| {
+        let (nobody, to) = std::io::pipe().unwrap();
+        drop(nobody);
+        std::process::Command::new(LANEFS).args(args).current_dir(dir.path()).stdout(to).status().unwrap();
+    };
+    say_nobody(&["device", "add", "v.lane", "w.lane", "--size", "32M"]);
+    assert_eq!(size(dir.path(), "v.lane,w.lane"), (96 * MIB, 2));
+    say_nobody(&["device", "replace", "v.lane,w.lane", "w.lane", "x.lane", "--size", "32M"]);
+    assert_eq!(size(dir.path(), "v.lane,x.lane"), (96 * MIB, 2));
+}
+
 #[test]
 fn images_are_added_grown_shrunk_and_removed() {
     let (dir, _) = volume("64M");
