@@ -90,7 +90,7 @@ impl Change<'_> {
             let m = self.0.maintenance.lock();
             self.check_changeable(&m)?;
             take_away(std::slice::from_ref(&device), n, &superblock)?;
-            log.io.replace_device(n, mirror.clone());
+            log.io.replace_device(n, mirror.clone(), false);
             log.sections.drain(|| ());
         }
         let done = self.copy(n, &mirror, blocks, progress).and_then(|done| {
@@ -101,11 +101,12 @@ impl Change<'_> {
             let m = self.0.maintenance.lock();
             // With a sticky error it is not known which of the two is in force.
             if log.check_writable().is_ok() {
-                log.io.replace_device(n, old);
+                log.io.replace_device(n, old, false);
                 log.sections.drain(|| ());
                 drop(m);
-                // Best effort: nothing names it.
-                let _ = wipe(&*device, &places);
+                if let Err(e) = wipe(&*device, &places) {
+                    tracing::warn!("{}: may say that it is a device of the volume: {e}", device.name());
+                }
                 device.release();
             }
             return Err(e);
@@ -191,7 +192,7 @@ impl Change<'_> {
         // 6.
         *self.0.superblock.lock() = Arc::new(new.clone());
         mirror.retire();
-        log.io.replace_device(n, device.clone());
+        log.io.replace_device(n, device.clone(), true);
         log.sections.drain(|| ());
         log.io.keep_reserve_of(n);
         if n > 0 {

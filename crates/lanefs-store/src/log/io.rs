@@ -211,11 +211,11 @@ impl Io {
         self.first.add(device);
     }
 
-    /// Puts another device in the place of one, which has all that is read from it. Who is on its
-    /// way to the one before, and finds that it was let go of, asks again: see [`Io::read_from`].
-    pub fn replace_device(&self, n: usize, device: Arc<dyn Device>) {
+    /// Puts another device in the place of one, which has all that is read from it. `for_good`: the
+    /// one before is let go of, and who is on its way there and finds that asks the new one.
+    pub fn replace_device(&self, n: usize, device: Arc<dyn Device>, for_good: bool) {
         debug_assert!(!self.read_only, "a volume is changed that is only read");
-        self.first.replace(n, device);
+        self.first.replace(n, device, for_good);
     }
 
     /// Takes the last device away, to which nothing refers any more.
@@ -238,12 +238,10 @@ impl Io {
 
     /// Reads from a device, and from what has taken its place where it was replaced meanwhile.
     fn read_from(&self, members: &Members, d: usize, reqs: &mut [ReadReq<'_>]) -> Result<()> {
-        let done = members.devices[d].read(reqs);
-        let now = self.members();
-        match now.devices.get(d) {
-            Some(device) if done.is_err() && !std::ptr::eq(members, now) => device.read(reqs),
-            _ => done,
-        }
+        members.devices[d].read(reqs).or_else(|e| match members.after_replacement(d) {
+            Some(now) => now.devices[d].read(reqs),
+            None => Err(e),
+        })
     }
 
     /// Reads blocks, one submission per device, not verified.
@@ -444,18 +442,13 @@ impl Io {
             if mask >> d & 1 == 0 {
                 continue;
             }
-            if let Err(e) = gate.flush() {
-                // What was replaced meanwhile has been let go of; what took its place was given
-                // all of it, and flushed.
-                let now = self.members();
-                match now.gates.get(d).filter(|_| !std::ptr::eq(members, now)).map(|gate| gate.flush()) {
-                    Some(Ok(())) => {}
-                    again => {
-                        let e = again.and_then(Result::err).unwrap_or(e);
-                        self.fail(&e);
-                        return Err(e);
-                    }
-                }
+            let flushed = gate.flush().or_else(|e| match members.after_replacement(d) {
+                Some(now) => now.gates[d].flush(),
+                None => Err(e),
+            });
+            if let Err(e) = flushed {
+                self.fail(&e);
+                return Err(e);
             }
         }
         self.check()
@@ -685,7 +678,23 @@ impl BlockSource for Io {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{MemoryDevice, Recorder, thread_id};
+    use crate::device::{HookedDevice, Kind, MemoryDevice, Recorder, thread_id};
+
+    /// What had failed before another device came beside it was asked once more there, and came to
+    /// a success that proves nothing.
+    #[test]
+    fn a_flush_that_failed_is_asked_again_only_where_the_device_was_replaced_for_good() {
+        for for_good in [false, true] {
+            let old = Arc::new(HookedDevice::new(MemoryDevice::new(1 << 20).unwrap()));
+            let io = Arc::new(Io::new(vec![old.clone()], 0, false));
+            let (of, next) = (io.clone(), old.clone());
+            old.before(Kind::Flush, move || {
+                of.replace_device(0, next, for_good);
+                Err(StoreError::Invalid("a broken cable".into()))
+            });
+            assert_eq!((io.flush(1).is_ok(), io.is_broken()), (for_good, !for_good));
+        }
+    }
 
     /// Each fsync of a volume on two devices started a thread and waited for its end.
     #[test]

@@ -14,6 +14,9 @@ pub(super) struct Members {
     pub gates: Vec<Arc<FlushGate>>,
     /// Flushes of devices that are gone: asked for, and given to them.
     pub flushes: (u64, u64),
+    /// How often each was replaced by another for good, which had all of it and was flushed: what
+    /// was before is let go of.
+    pub replaced: Vec<u32>,
     /// What took its place. Set once, by the holder of the maintenance lock. The cell orders that.
     later: OnceLock<Box<Members>>,
 }
@@ -23,7 +26,8 @@ impl Members {
     pub fn new(devices: Vec<Arc<dyn Device>>) -> Members {
         debug_assert!(!devices.is_empty(), "a volume lies on a device");
         let gates = devices.iter().map(|d| Arc::new(FlushGate::new(d.clone()))).collect();
-        Members { devices, gates, flushes: (0, 0), later: OnceLock::new() }
+        let replaced = vec![0; devices.len()];
+        Members { devices, gates, flushes: (0, 0), replaced, later: OnceLock::new() }
     }
 
     /// Returns the device of an address.
@@ -54,7 +58,8 @@ impl Members {
     fn change(&self, change: impl FnOnce(&mut Members)) {
         let now = self.now();
         let (devices, gates, flushes) = (now.devices.clone(), now.gates.clone(), now.flushes);
-        let mut new = Members { devices, gates, flushes, later: OnceLock::new() };
+        let mut new =
+            Members { devices, gates, flushes, replaced: now.replaced.clone(), later: OnceLock::new() };
         change(&mut new);
         debug_assert!((1..=MAX_DEVICES).contains(&new.devices.len()), "{} devices", new.devices.len());
         debug_assert_eq!(new.devices.len(), new.gates.len(), "a device without a gate");
@@ -68,18 +73,27 @@ impl Members {
         self.change(|m| {
             m.gates.push(Arc::new(FlushGate::new(device.clone())));
             m.devices.push(device);
+            m.replaced.push(0);
         });
         debug_assert_eq!(self.now().devices.len(), before + 1, "one device more");
     }
 
-    /// Puts another one in the place of one.
-    pub fn replace(&self, n: usize, device: Arc<dyn Device>) {
+    /// Returns these devices as they are now, if number `n` was replaced for good since.
+    pub fn after_replacement(&self, n: usize) -> Option<&Members> {
+        let now = self.now();
+        let replaced = |m: &Members| m.replaced.get(n).copied();
+        (now.devices.len() > n && replaced(now) != replaced(self)).then_some(now)
+    }
+
+    /// Puts another one in the place of one. `for_good`: what was before is let go of.
+    pub fn replace(&self, n: usize, device: Arc<dyn Device>, for_good: bool) {
         debug_assert!(n < self.now().devices.len(), "there is no device {n}");
         self.change(|m| {
             let gate = std::mem::replace(&mut m.gates[n], Arc::new(FlushGate::new(device.clone())));
             m.flushes.0 += gate.asked();
             m.flushes.1 += gate.issued();
             m.devices[n] = device;
+            m.replaced[n] += u32::from(for_good);
         });
     }
 
@@ -88,6 +102,7 @@ impl Members {
         let before = self.now().devices.len();
         self.change(|m| {
             m.devices.pop();
+            m.replaced.pop();
             if let Some(gate) = m.gates.pop() {
                 m.flushes.0 += gate.asked();
                 m.flushes.1 += gate.issued();

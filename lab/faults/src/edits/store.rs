@@ -132,9 +132,9 @@ Err(e) => {
     Edit {
         fault: Fault::FlushErrorHidden,
         file: LOG_IO,
-        from: "if let Err(e) = gate.flush() {",
+        from: "if let Err(e) = flushed {",
         to: "\
-if let Err(e) = gate.flush()
+if let Err(e) = flushed
 && !$PLANTED
 {",
     },
