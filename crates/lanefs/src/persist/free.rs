@@ -27,39 +27,97 @@ pub(crate) fn free_space(persist: &Persist) -> bool {
     reaped > 0 || given_back > 0 || persist.store.space().free > 0
 }
 
+/// What was last done for those who ask how much is free.
+#[derive(Default)]
+pub(crate) struct ForAskers {
+    ended: Done,
+    folded: Done,
+}
+
+/// When something was last done, and how long it took.
+#[derive(Default)]
+struct Done(Option<(Instant, Duration)>);
+
+impl Done {
+    /// Returns whether it may be done again: one tenth of the time goes into it at most.
+    fn is_due(&self) -> bool {
+        self.0.is_none_or(|(at, took)| at.elapsed() >= took * 9)
+    }
+
+    /// Notes that it was begun then, and is done now.
+    fn since(began: Instant) -> Done {
+        Done(Some((Instant::now(), began.elapsed())))
+    }
+}
+
 /// Frees what was removed, for a caller that asks how much is free: else its blocks are in use
 /// until the next checkpoint, half a minute perhaps. So that whoever asks all the time does not
-/// hold up others, one tenth of the time goes into this at most.
+/// hold up others, one tenth of the time goes into this at most, and one caller at a time does it:
+/// the others take what is free by then.
 pub(crate) fn free_removed(persist: &Persist) -> Result<()> {
     if persist.writable().is_err() || persist.store.is_host_short() {
         return Ok(());
     }
-    reaper::reap_for_checkpoint(persist)?;
-    if persist.reaper.lock().keeps_open() {
-        // A front end may be about to learn that nobody knows them any more.
-        lanefs_sync::schedule::sleep(Duration::from_millis(4));
+    // Nobody waits for this lock.
+    let Some(mut last) = persist.for_askers.try_lock() else { return Ok(()) };
+    let began = Instant::now();
+    if last.ended.is_due() {
         reaper::reap_for_checkpoint(persist)?;
+        if persist.reaper.lock().keeps_open() {
+            // A front end may be about to learn that nobody knows them any more.
+            lanefs_sync::schedule::sleep(Duration::from_millis(4));
+            reaper::reap_for_checkpoint(persist)?;
+        }
+        last.ended = Done::since(began);
     }
-    let due = {
-        let r = persist.reaper.lock();
-        r.blocks() >= WORTH && r.asked.is_none_or(|(at, took)| at.elapsed() >= took * 9)
-    };
-    if due {
+    if persist.reaper.lock().blocks() >= WORTH && last.folded.is_due() {
         let began = Instant::now();
         host::put_off(checkpoint::checkpoint(persist))?;
-        persist.reaper.lock().asked = Some((Instant::now(), began.elapsed()));
+        last.folded = Done::since(began);
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Done;
     use crate::persist::reaper;
     use crate::{Cred, File, Fs, MountOptions, OpenOptions, Volume};
     use lanefs_store::device::{Device, HookedDevice, Kind, MemoryDevice};
     use lanefs_store::{FormatOptions, Store};
     use lanefs_sync::random::Rng;
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    /// Who asks how much is free has what was removed ended, but one at a time does, and for a
+    /// tenth of the time: the others do not wait for that.
+    #[test]
+    fn who_asks_how_much_is_free_waits_for_nobody_who_asks() {
+        let (v, _) = crate::persist::testing::volume(64);
+        let (fs, persist) = (v.fs(), &v.0.persist);
+        let ended = |asks: &dyn Fn()| {
+            fs.write("/file", [7; 4096]).unwrap();
+            fs.unlink("/file").unwrap();
+            asks();
+            let left = (0..persist.journal.lanes.len()).map(|l| persist.journal.lanes.lock(l).orphans.len());
+            left.sum::<usize>() == 0
+        };
+        let ask = || assert!(v.statfs().unwrap().free > 0);
+        assert!(ended(&ask), "the first who asks has it done");
+        let hour = Duration::from_secs(3600);
+        persist.for_askers.lock().ended = Done(Some((Instant::now(), hour)));
+        assert!(!ended(&ask), "it took an hour: it is due in nine");
+        persist.for_askers.lock().ended = Done(None);
+        assert!(ended(&ask), "what was left is done by the next");
+        persist.for_askers.lock().ended = Done(None);
+        let beside = || {
+            let _somebody = persist.for_askers.lock();
+            ask();
+        };
+        assert!(!ended(&beside), "somebody is at it");
+        assert!(ended(&ask));
+        v.close().unwrap();
+    }
 
     /// What a large file held that ends while a checkpoint is made for somebody who finds no space:
     /// that checkpoint does not give it back, and who waits for it is not refused.

@@ -97,6 +97,9 @@ pub(crate) struct Persist {
     syncing: CachePadded<Mutex<()>>,
     /// Inodes that end. One round at a time.
     pub reaper: CachePadded<Mutex<Reaper>>,
+    /// What was last done for those who ask how much is free; held by the one who does it, and
+    /// nobody waits for it.
+    for_askers: Mutex<free::ForAskers>,
     /// Inodes that leave memory. One round at a time.
     pub reclaim: CachePadded<Mutex<Reclaim>>,
     /// The report of opening the volume.
@@ -132,6 +135,7 @@ impl Persist {
             closing: Default::default(),
             syncing: Default::default(),
             reaper: Default::default(),
+            for_askers: Default::default(),
             reclaim: Default::default(),
             report,
             round_pages: (segment_blocks as usize * 2).min(piece::MAX_PAGES),

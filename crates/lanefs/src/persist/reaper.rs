@@ -40,7 +40,6 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// Inodes that are asked for before they are looked at: by the time of their end most have left the
 /// processor's cache.
@@ -67,8 +66,6 @@ pub(crate) struct Reaper {
     cancelled: BTreeMap<(u64, u64), u64>,
     /// Blocks of the inodes in `freed`, about.
     blocks: u64,
-    /// When a checkpoint was last made for a caller of statfs, and how long it took.
-    pub(super) asked: Option<(Instant, Duration)>,
 }
 
 impl Reaper {
@@ -173,18 +170,20 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize, of_lanes: 
     let mut reaped = 0;
     loop {
         r.check_invariants();
-        if let Some((done, _)) = &r.staged {
-            let done = done.clone();
-            let mut turns = 0;
-            while !done.load(Ordering::Acquire) {
-                crossbeam_epoch::pin().flush();
-                if turns >= patience {
-                    return Ok(reaped);
-                }
-                turns += 1;
-                if turns > 100 {
-                    lanefs_sync::schedule::sleep(std::time::Duration::from_micros(50));
-                }
+        let mut turns = 0;
+        // Without the lock: whoever else has something to end need not wait, and may take the list.
+        while let Some((done, _)) = &r.staged
+            && !done.load(Ordering::Acquire)
+        {
+            crossbeam_epoch::pin().flush();
+            if turns >= patience {
+                return Ok(reaped);
+            }
+            turns += 1;
+            if turns > 100 {
+                drop(r);
+                lanefs_sync::schedule::sleep(std::time::Duration::from_micros(50));
+                r = persist.reaper.lock();
             }
         }
         let mut last = 0;
