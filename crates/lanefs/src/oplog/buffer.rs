@@ -122,6 +122,7 @@ struct Count {
 
 #[derive(Default)]
 struct Index {
+    /// Of each subject, in order; without those that were durable when somebody asked for it.
     places: HashMap<Subject, SmallVec<[Place; 2]>>,
     /// Up to where the groups are indexed.
     chunk: usize,
@@ -282,10 +283,16 @@ impl EpochBuf {
     }
 
     /// Returns the places of the groups about `s` that are not durable yet. The index must be up to
-    /// date.
-    pub fn about(&self, s: Subject) -> impl Iterator<Item = Place> + '_ {
+    /// date. What has become durable is looked at once for each subject: it leaves the index here,
+    /// so an fsync of a directory costs what it writes, not all that was made there in the epoch.
+    pub fn about(&mut self, s: Subject) -> &[Place] {
         debug_assert_eq!(self.unindexed(), 0, "what was logged last would be missed");
-        self.index.places.get(&s).into_iter().flatten().copied().filter(|p| !self.index.durable.contains(p))
+        let Index { places, durable, .. } = &mut self.index;
+        let Some(about) = places.get_mut(&s) else { return &[] };
+        if !durable.is_empty() {
+            about.retain(|p| !durable.contains(p));
+        }
+        about
     }
 
     /// Returns the group at a place that this buffer gave.
@@ -296,7 +303,7 @@ impl EpochBuf {
         record::group_at(chunk, (p & 0xffff_ffff) as usize).ok()
     }
 
-    /// Notes that an fsync made this group durable.
+    /// Notes that an fsync made this group durable, which the index has given.
     pub fn mark_durable(&mut self, p: Place) {
         debug_assert!(self.at(p).is_some(), "no group begins there");
         self.index.durable.insert(p);
@@ -477,5 +484,25 @@ mod tests {
         assert!(!b.void_both(made, removed), "a closure may have them");
         let mut left = Vec::new();
         assert_eq!(b.take().take_part(&mut left), 2);
+    }
+
+    /// Names of one directory that an fsync has made durable are looked at once more, not by each
+    /// fsync to come.
+    #[test]
+    fn what_is_durable_leaves_the_index_when_it_is_asked_for() {
+        let mut b = EpochBuf { epoch: 5, ..EpochBuf::default() };
+        let dir = Subject::KeysOf(ROOT_INO);
+        for turn in 0..100 {
+            let (made, removed) = pair(&mut b, turn);
+            b.extend_index();
+            assert_eq!(b.about(dir), [made, removed], "only what is not durable");
+            assert_eq!(b.index.places[&dir].len(), 2, "the index is left with the rest");
+            assert_eq!(b.about(Subject::Inode(Ino(turn + 100))), [made, removed]);
+            b.mark_durable(made);
+            assert_eq!(b.about(dir), [removed], "in any mixture");
+            b.mark_durable(removed);
+        }
+        assert!(b.about(dir).is_empty() && b.about(Subject::Inode(Ino(199))).is_empty());
+        assert!(b.about(Subject::Inode(Ino(7))).is_empty(), "of what was never logged there is nothing");
     }
 }

@@ -22,6 +22,7 @@ use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::record::Effect;
 use lanefs_format::{FileKind, Ino};
+use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -120,7 +121,7 @@ fn visit(persist: &Persist, (subject, only_new): Wanted, found: &mut Found, guar
             debug_assert_eq!(buf.unindexed(), 0, "a group about it would not be found");
             let epoch = buf.epoch;
             debug_assert!(epoch > committed, "the groups of epoch {epoch} are durable");
-            let places: Vec<Place> = buf.about(subject).collect();
+            let places: SmallVec<[Place; 8]> = buf.about(subject).into();
             for place in places {
                 let id = (lane, epoch, place);
                 debug_assert!(buf.at(place).is_some(), "the index names a place without a group");
