@@ -34,6 +34,7 @@ mod counts;
 pub mod guest;
 mod handles;
 mod known;
+mod lone_caller;
 mod mount;
 mod options;
 mod passing;

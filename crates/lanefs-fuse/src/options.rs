@@ -56,6 +56,9 @@ pub struct MountConfig {
     pub threads: usize,
     /// The number of them that read requests at a time, without io_uring; 0 for the default.
     pub readers: usize,
+    /// How long the thread that reads for a lone caller looks for the next request before it
+    /// sleeps, without io_uring. Zero: it sleeps at once, and several read, whoever calls.
+    pub spin: Duration,
     /// The time for which the kernel may believe names and attributes.
     pub ttl: Duration,
     /// Let the kernel gather writes.
@@ -90,6 +93,7 @@ impl Default for MountConfig {
             io_uring: IoUring::Auto,
             threads: 0,
             readers: 0,
+            spin: Duration::from_micros(50),
             ttl: Duration::from_secs(3600),
             writeback: true,
             stateless: false,
@@ -194,6 +198,7 @@ impl MountConfig {
                 }
                 "threads" => self.threads = some()?.try_into().map_err(|_| bad())?,
                 "readers" => self.readers = some()?.try_into().map_err(|_| bad())?,
+                "spin" => self.spin = Duration::from_micros(number()?.min(1000)),
                 "ttl" => self.ttl = Duration::from_secs(number()?),
                 "max_write" => self.max_write = number()?.clamp(4096, 1 << 20) as u32,
                 n if OTHERS.contains(&n) || n.starts_with("x-") || n.starts_with("X-") || n == "comment" => {
@@ -307,6 +312,14 @@ impl MountConfig {
         bytes
     }
 
+    /// Returns how long the thread that reads for a lone caller looks before it sleeps; `None`:
+    /// several read, whoever calls. Where there is one processor the caller needs it.
+    pub(crate) fn looks(&self) -> Option<Duration> {
+        debug_assert!(self.spin < Duration::from_millis(2), "others may need the processor");
+        let looks = self.readers == 0 && !self.spin.is_zero() && cores() > 1;
+        looks.then_some(self.spin)
+    }
+
     /// Returns how many threads read requests at a time: as many as there are cores the callers
     /// leave, and one more than one, because not every wait is announced (a lock that somebody
     /// holds who waits).
@@ -343,7 +356,7 @@ mod tests {
 
     #[test]
     fn bad_values_are_refused() {
-        for o in ["io_uring=maybe", "ttl=soon", "threads=", "threads=-1", "fsname"] {
+        for o in ["io_uring=maybe", "spin=long", "ttl=soon", "threads=", "threads=-1", "fsname"] {
             assert_eq!(MountConfig::default().parse(o), Err(BadOption(o.into())), "{o}");
         }
     }
@@ -364,6 +377,18 @@ mod tests {
         assert_eq!(c.buffers(), 6 * ((1 << 20) + 4096));
         c.parse("threads=1").unwrap();
         assert!(c.ring_threads().limit >= c.ring_threads().first);
+    }
+
+    #[test]
+    fn somebody_looks_for_a_lone_caller_where_there_is_a_processor_for_it() {
+        let looks = |options: &str| {
+            let mut c = MountConfig::default();
+            c.parse(options).unwrap();
+            c.looks().map(|long| long.as_micros())
+        };
+        let on = |long| Some(long).filter(|_| cores() > 1);
+        assert_eq!([looks(""), looks("spin=20"), looks("spin=99999")], [on(50), on(20), on(1000)]);
+        assert_eq!([looks("spin=0"), looks("readers=2")], [None; 2]);
     }
 
     #[test]

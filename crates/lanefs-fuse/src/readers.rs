@@ -1,14 +1,15 @@
 //! The threads that read requests from /dev/fuse, have them done, and answer.
 //!
 //! Each has a descriptor of its own: what it has read is answered there and nowhere else
-//! (FUSE_DEV_IOC_CLONE). Few of them read at a time ([`crate::reader_pool`]). With rings two are
-//! left, for what the kernel sends this way only.
+//! (FUSE_DEV_IOC_CLONE). Few of them read at a time ([`crate::reader_pool`]), for a lone caller
+//! one. With rings two are left, for what the kernel sends this way only.
 
 use crate::adaptor::Adaptor;
 use crate::counts::ThreadCounts;
-use crate::reader_pool::ReaderPool;
+use crate::lone_caller::LoneCaller;
+use crate::reader_pool::{Next, ReaderPool};
 use crate::requests::serve;
-use crate::wire::{Answer, Device, Errno, Origin, Reply, ReplyBuffer, Request, request_bytes};
+use crate::wire::{Answer, Device, Errno, Now, Origin, Reply, ReplyBuffer, Request, request_bytes};
 use lanefs_sync::SignalsBlocked;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,14 +20,23 @@ use std::time::Duration;
 /// A serving thread; it ends when the connection has ended.
 pub(crate) type Serving = JoinHandle<io::Result<()>>;
 
-/// Starts `threads` of them, of which `reading` read at a time. `nap`: how long they rest after
-/// what needs no answer, so that more of it comes together.
+/// How threads wait for the next request.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Waits {
+    /// How long they rest after what needs no answer, so that more of it comes together.
+    pub nap: Option<Duration>,
+    /// How long the one that reads for a lone caller looks before it sleeps
+    /// ([`crate::lone_caller`]); `None`: several read, whoever calls.
+    pub looks: Option<Duration>,
+}
+
+/// Starts `threads` of them, of which `reading` read at a time.
 pub(crate) fn start(
     adaptor: &Arc<Adaptor>,
     device: &Arc<Device>,
     max_write: u32,
     (threads, reading): (usize, usize),
-    nap: Option<Duration>,
+    waits: Waits,
 ) -> io::Result<Vec<Serving>> {
     debug_assert!((1..=threads).contains(&reading));
     let most = request_bytes(max_write);
@@ -43,7 +53,8 @@ pub(crate) fn start(
         .map(|(i, device)| {
             let (adaptor, pool) = (Arc::clone(adaptor), Arc::clone(&pool));
             Builder::new().name(format!("lanefs-fuse-{i}")).spawn(move || {
-                let result = if pool.join() { read(&adaptor, &device, &pool, most, nap) } else { Ok(()) };
+                let result =
+                    if pool.join() { read(&adaptor, &device, &pool, most, (i, waits)) } else { Ok(()) };
                 pool.end();
                 result.inspect_err(|e| adaptor.serving_failed(e))
             })
@@ -94,15 +105,20 @@ fn read(
     device: &Arc<Device>,
     pool: &ReaderPool,
     most: usize,
-    nap: Option<Duration>,
+    (thread, waits): (usize, Waits),
 ) -> io::Result<()> {
     let mut buffer = vec![0; most];
     let mut bytes = ReplyBuffer::new(most);
     let origin = Origin::Device(Arc::clone(device));
     let mine = adaptor.counts.thread();
-    while let Some(n) = device.receive(&mut buffer)? {
+    let mut callers = LoneCaller::default();
+    let mut next = Next::Read;
+    while let Some(n) = receive(device, &mut buffer, next, waits.looks, &mut callers)? {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "/dev/fuse gave no request");
         let request = Request::decode(&buffer[..n]).ok_or_else(bad)?;
+        if waits.looks.is_some() {
+            count_callers(pool, &mut callers, thread, request.pid);
+        }
         let mut reply = Reply::over(bytes.bytes());
         let result = perform(adaptor, &mine, &request, &mut reply, &origin);
         let taken = match (reply.answer, result) {
@@ -120,14 +136,55 @@ fn read(
             adaptor.undo(&mut reply);
         }
         let forgot = reply.answer == Answer::None;
-        if !pool.done() {
+        next = pool.done();
+        if next == Next::End {
             break;
         }
-        if let Some(nap) = nap.filter(|_| forgot) {
+        if let Some(nap) = waits.nap.filter(|_| forgot) {
             std::thread::sleep(nap);
         }
     }
     Ok(())
+}
+
+/// Has as many threads read as there are callers for (C5 of [`crate::reader_pool`]), before the
+/// request of one is served. `thread`: the number of this one.
+fn count_callers(pool: &ReaderPool, callers: &mut LoneCaller, thread: usize, tid: u32) {
+    let is_one = callers.comes(tid);
+    match pool.lone() {
+        0 if is_one => pool.narrow(tid, thread),
+        lone if lone != 0 && tid != 0 && lone != tid => pool.widen(),
+        _ => {}
+    }
+}
+
+/// Waits for the next request, and returns its length; `None` when the connection has ended. Who
+/// reads alone looks for it for a moment first.
+fn receive(
+    device: &Device,
+    buffer: &mut [u8],
+    next: Next,
+    looks: Option<Duration>,
+    callers: &mut LoneCaller,
+) -> io::Result<Option<usize>> {
+    if let (Next::ReadAlone, Some(long)) = (next, looks)
+        && callers.is_to_look()
+    {
+        let mut now = Now::Nothing;
+        device.set_waiting(false)?;
+        let looked = callers.look(long, || {
+            now = device.receive_now(buffer)?;
+            Ok::<_, io::Error>(now != Now::Nothing)
+        });
+        device.set_waiting(true)?;
+        looked?;
+        match now {
+            Now::Request(n) => return Ok(Some(n)),
+            Now::End => return Ok(None),
+            Now::Nothing => {}
+        }
+    }
+    device.receive(buffer)
 }
 
 #[cfg(test)]
@@ -152,7 +209,7 @@ mod tests {
         let cut = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&cut);
         adaptor.when_serving_fails(Box::new(move || told.store(true, SeqCst)));
-        for reader in start(&adaptor, &device, 4096, (1, 1), None).unwrap() {
+        for reader in start(&adaptor, &device, 4096, (1, 1), Waits::default()).unwrap() {
             assert!(reader.join().unwrap().is_err());
         }
         assert!(cut.load(SeqCst), "the others still wait");

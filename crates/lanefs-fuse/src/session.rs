@@ -6,7 +6,7 @@ use crate::closing::Closing;
 use crate::counts::{Counts, Requests};
 use crate::mount::{Attached, attach};
 use crate::options::IoUring;
-use crate::readers;
+use crate::readers::{self, Waits};
 use crate::report::Reporter;
 use crate::rings::{Rings, ended};
 use crate::summary::{SWITCH, Switch, summary};
@@ -219,13 +219,13 @@ fn serve(
     }
     // Over /dev/fuse comes little but FORGET then, which nobody waits for: not worth waking a
     // thread for each.
-    let (threads, nap) = match over_rings {
-        true => ((2, 1), Some(FORGETTING)),
-        false => ((config.threads(), config.readers()), None),
+    let (threads, waits) = match over_rings {
+        true => ((2, 1), Waits { nap: Some(FORGETTING), looks: None }),
+        false => ((config.threads(), config.readers()), Waits { nap: None, looks: config.looks() }),
     };
     debug_assert!(over_rings || !only, "a mount that must use rings was refused");
     debug_assert!(threads.1 <= threads.0, "more would read than there are");
-    let readers = readers::start(&adaptor, &device, config.max_write, threads, nap)?;
+    let readers = readers::start(&adaptor, &device, config.max_write, threads, waits)?;
     let served = Arc::clone(&adaptor);
     let _blocked = SignalsBlocked::new();
     let serving = Builder::new().name("lanefs-fuse".into()).spawn(move || {

@@ -24,13 +24,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// noatime, sync, dirsync), of FUSE (allow_other, allow_root, auto_unmount), unchecked (only root
 /// enters, and no mode is asked), noxattr (no extended attributes, which the kernel asks for before
 /// the first write to a file), loop (of an image in a file: has sync and syncfs be a promise, root
-/// only), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a
-/// time), max_write=BYTES (of one request: 4096 to 1048576), ttl=SECONDS,
-/// profile=gather|through|stateless (what the kernel asks for), nowriteback, cache_size=SIZE,
-/// commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer on small volumes),
-/// log=FILE, metrics=SOCKET (where the mount tells its figures to Prometheus), create, size=SIZE
-/// (of an image that is made), fsname=NAME (taken and left aside: the mount table names the
-/// images). A mount made by root is open to all users unless noallow_other is given.
+/// only), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a time),
+/// spin=MICROSECONDS (for which the thread that serves a lone caller looks for its next request
+/// before it sleeps: 50, or up to 1000; 0 sleeps at once), max_write=BYTES (of one request: 4096 to
+/// 1048576), ttl=SECONDS, profile=gather|through|stateless (what the kernel asks for), nowriteback,
+/// cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer
+/// on small volumes), log=FILE, metrics=SOCKET (where the mount tells its figures to Prometheus),
+/// create, size=SIZE (of an image that is made), fsname=NAME (taken and left aside: the mount table
+/// names the images). A mount made by root is open to all users unless noallow_other is given.
 #[derive(clap::Args, Debug, Default)]
 pub struct Args {
     /// Make the volume first if the image does not exist

@@ -213,7 +213,15 @@ fn the_helper_is_linked_once() {
 #[test]
 fn help_of_mount_names_every_option() {
     let help = lanefs_in(Path::new("/"), &["mount", "--help"]).ok().out;
-    for option in ["readers=N", "max_write=BYTES", "fsname=NAME", "threads=N", "mlogs=N", "ttl=SECONDS"] {
+    for option in [
+        "readers=N",
+        "spin=MICROSECONDS",
+        "max_write=BYTES",
+        "fsname=NAME",
+        "threads=N",
+        "mlogs=N",
+        "ttl=SECONDS",
+    ] {
         assert!(help.contains(option), "{option}: {help}");
     }
 }

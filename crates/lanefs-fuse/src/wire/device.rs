@@ -2,6 +2,7 @@
 
 use super::abi::{DEV_IOC_CLONE, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, OUT_HEADER};
 use lanefs::Ino;
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::fs::OpenOptions;
@@ -17,6 +18,17 @@ pub(crate) const NOT_ALLOWED: &str = "all users have to be allowed to read and w
 
 /// A descriptor of /dev/fuse, of one connection.
 pub(crate) struct Device(OwnedFd);
+
+/// What there is to be read at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Now {
+    /// A request of so many bytes.
+    Request(usize),
+    /// Nothing.
+    Nothing,
+    /// The connection has ended.
+    End,
+}
 
 /// The way a request came, which its answer takes back.
 pub(crate) enum Origin {
@@ -88,6 +100,24 @@ impl Device {
                 Err(Errno::NODEV | Errno::CONNABORTED) => Ok(None),
                 Err(e) => Err(e.into()),
             };
+        }
+    }
+
+    /// Has reading not wait, or wait again. For the one thread that reads here.
+    pub fn set_waiting(&self, waits: bool) -> io::Result<()> {
+        let flags = if waits { OFlags::RDWR } else { OFlags::RDWR | OFlags::NONBLOCK };
+        Ok(fcntl_setfl(&self.0, flags)?)
+    }
+
+    /// Reads the next request if there is one already, as [`Device::receive`] does. The descriptor
+    /// does not wait.
+    pub fn receive_now(&self, buffer: &mut [u8]) -> io::Result<Now> {
+        debug_assert!(buffer.len() >= READ_LEAST, "the kernel refuses to read into less");
+        match rustix::io::read(&self.0, &mut *buffer) {
+            Ok(n) => Ok(Now::Request(n)),
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => Ok(Now::Nothing),
+            Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Now::End),
+            Err(e) => Err(e.into()),
         }
     }
 

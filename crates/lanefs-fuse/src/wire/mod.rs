@@ -14,7 +14,7 @@ mod reply;
 pub(crate) mod ring;
 
 pub(crate) use args::{Args, Request};
-pub(crate) use device::{Device, NOT_ALLOWED, Origin, request_bytes};
+pub(crate) use device::{Device, NOT_ALLOWED, Now, Origin, request_bytes};
 pub(crate) use device_number::rdev_from_kernel;
 pub(crate) use handshake::{Agreed, Offer, agree, shake_hands};
 pub(crate) use reply::{Answer, Reply, ReplyBuffer};
