@@ -13,6 +13,9 @@
 //! L3 Each time that nothing came in the time it is given, twice as many opportunities to look are
 //!    passed over, up to [`PASSED_OVER`]; one hit ends that. A thread whose processor others take
 //!    meanwhile passes over the most at once.
+//! L4 A caller may have several requests under way (libaio, io_uring, read-ahead), which several
+//!    threads serve faster than one. Then the next is there at the first look, time after time:
+//!    [`AT_ONCE`] in a row end the rule of the one reader, for long.
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +23,9 @@ use std::time::{Duration, Instant};
 const RUN: u32 = 32;
 /// Opportunities to look that are passed over at most.
 const PASSED_OVER: u32 = 256;
+/// Requests in a row that were there already, which means that several are under way. Of a caller
+/// that waits for each that is one which nobody waited for (RELEASE), and the next.
+const AT_ONCE: u32 = 8;
 /// The time between two looks that means that others had the processor.
 const AWAY: Duration = Duration::from_micros(100);
 
@@ -35,6 +41,8 @@ pub(crate) struct LoneCaller {
     after_miss: u32,
     /// Opportunities still to be passed over.
     passed_over: u32,
+    /// Requests in a row that were there at the first look.
+    at_once: u32,
 }
 
 impl LoneCaller {
@@ -62,6 +70,16 @@ impl LoneCaller {
         takes
     }
 
+    /// Returns whether the caller seems to have several requests under way (L4), and forgets it.
+    pub(crate) fn has_several_under_way(&mut self) -> bool {
+        debug_assert!(self.at_once <= AT_ONCE, "asked after each request");
+        let has = self.at_once == AT_ONCE;
+        if has {
+            self.at_once = 0;
+        }
+        has
+    }
+
     /// Looks for a request for `long`, and returns whether there was one. `look` returns whether it
     /// found one.
     pub(crate) fn look<E>(
@@ -72,6 +90,12 @@ impl LoneCaller {
         debug_assert_eq!(self.passed_over, 0, "this opportunity is passed over");
         let begun = Instant::now();
         let mut before = begun;
+        if look()? {
+            self.after_miss = 0;
+            self.at_once += 1;
+            return Ok(true);
+        }
+        self.at_once = 0;
         loop {
             if look()? {
                 self.after_miss = 0;
@@ -123,5 +147,24 @@ mod tests {
         assert_eq!(l.look(Duration::ZERO, || Ok::<_, ()>(true)), Ok(true));
         assert!(l.is_to_look() && l.is_to_look(), "it looks each time again");
         assert_eq!(l.look(Duration::ZERO, || Err(5)), Err(5));
+    }
+
+    #[test]
+    fn a_caller_with_many_requests_under_way_is_told_from_one_that_waits() {
+        let mut l = LoneCaller::default();
+        let mut serve = |n: u32, waits_each: u32| {
+            (0..n).any(|n| {
+                let mut looks = 0;
+                let found = l.look(Duration::from_secs(9), || {
+                    looks += 1;
+                    Ok::<_, ()>(looks > 1 || n % waits_each != 0)
+                });
+                assert_eq!(found, Ok(true));
+                l.has_several_under_way()
+            })
+        };
+        assert!(!serve(1000, 1) && !serve(1000, 4), "it waits for each, or for all but a few");
+        assert!(serve(AT_ONCE + 1, u32::MAX), "it never waits");
+        assert!(!serve(AT_ONCE - 1, u32::MAX), "it is said once");
     }
 }

@@ -13,9 +13,9 @@
 //! C4 Once the connection has ended nobody stands by any more.
 //! C5 While one caller alone sends requests ([`crate::lone_caller`]) one thread is wanted: the
 //!    others stand by after their next request. That ends with the first request of another caller,
-//!    before it is served, and when a thread is about to wait for requests. (Not every wait is
-//!    announced: a lock that somebody holds who waits. So several callers are to have several
-//!    threads.)
+//!    before it is served; when that one has several requests under way, for long; and when a
+//!    thread is about to wait for requests. (Not every wait is announced: a lock that somebody
+//!    holds who waits. So several callers are to have several threads.)
 
 use crate::blocking_hook::{self, Wait};
 use lanefs_sync::CachePadded;
@@ -35,8 +35,14 @@ struct State {
     wanted: usize,
     /// The caller that a thread took for the only one, and the number of that thread.
     supposed: Option<(u32, usize)>,
+    /// Suppositions still to be passed over: one caller had several requests under way.
+    passed_over: u32,
     ended: bool,
 }
+
+/// Suppositions of one caller that are passed over when it had several requests under way: each
+/// stands for dozens of requests.
+const PASSED_OVER: u32 = 64;
 
 /// What a thread does after a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,6 +164,10 @@ impl ReaderPool {
     pub(crate) fn narrow(&self, tid: u32, thread: usize) {
         debug_assert!(tid != 0, "the kernel is no caller");
         let mut s = self.state();
+        if s.passed_over > 0 {
+            s.passed_over -= 1;
+            return;
+        }
         let supposed = s.supposed.replace((tid, thread));
         let agree = supposed.is_some_and(|(caller, by)| caller == tid && by != thread);
         if agree && self.most > 1 {
@@ -170,6 +180,13 @@ impl ReaderPool {
     /// Has as many read as may: there are several callers.
     pub(crate) fn widen(&self) {
         self.widen_and_call(self.state());
+    }
+
+    /// Has as many read as may, and for long: the one caller has several requests under way.
+    pub(crate) fn widen_for_long(&self) {
+        let mut s = self.state();
+        s.passed_over = PASSED_OVER;
+        self.widen_and_call(s);
     }
 
     /// Does it, for a caller that holds the lock.
@@ -322,6 +339,20 @@ mod tests {
                 }
                 assert_eq!(pool.lone(), 0, "two callers");
             }
+        }
+        pool.widen_for_long();
+        for _ in 0..PASSED_OVER / 2 {
+            for _ in 0..2 {
+                three.remove(0).0.send((7, None)).unwrap();
+                three.extend(come(1));
+            }
+        }
+        assert_eq!(pool.lone(), 0, "it has several under way");
+        three.remove(0).0.send((7, None)).unwrap();
+        three.extend(come(1));
+        three.remove(0).0.send((7, None)).unwrap();
+        while pool.lone() != 7 {
+            std::thread::yield_now();
         }
         pool.end();
         drop((three, readers));

@@ -118,6 +118,9 @@ fn read(
         let request = Request::decode(&buffer[..n]).ok_or_else(bad)?;
         if waits.looks.is_some() {
             count_callers(pool, &mut callers, thread, request.pid);
+            if callers.has_several_under_way() {
+                pool.widen_for_long();
+            }
         }
         let mut reply = Reply::over(bytes.bytes());
         let result = perform(adaptor, &mine, &request, &mut reply, &origin);
