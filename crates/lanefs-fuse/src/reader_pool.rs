@@ -269,6 +269,18 @@ mod tests {
         }
     }
 
+    /// The time after which a thread that was to come never will.
+    const LONG: std::time::Duration = std::time::Duration::from_secs(60);
+
+    /// Waits until something is so.
+    fn until(is_so: impl Fn() -> bool) {
+        let begun = std::time::Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < LONG, "it never came to that");
+            std::thread::yield_now();
+        }
+    }
+
     /// What a thread that reads is told: the caller, and what it has to wait for.
     type Told = std::sync::mpsc::Sender<(u32, Option<Wait>)>;
 
@@ -303,7 +315,7 @@ mod tests {
             })
             .collect();
         drop(reading);
-        let come = |n: usize| (0..n).map(|_| readers.recv().unwrap()).collect::<Vec<_>>();
+        let come = |n: usize| (0..n).map(|_| readers.recv_timeout(LONG).unwrap()).collect::<Vec<_>>();
         let mut three = come(3);
         for turn in 0..50 {
             // Two take 7 for the only caller: the second stands by, and so does one more.
@@ -316,15 +328,13 @@ mod tests {
                 // Who waits for the device has another read in its place.
                 last.send((7, Some(Wait::Device).filter(|_| n % 3 == 0))).unwrap();
                 let next;
-                (last, next) = readers.recv().unwrap();
+                (last, next) = readers.recv_timeout(LONG).unwrap();
                 assert!(matches!(next, Next::ReadAlone | Next::Read), "the others are on their way");
             }
-            while pool.state().reading > 1 {
-                std::thread::yield_now();
-            }
+            until(|| pool.state().reading == 1);
             last.send((7, None)).unwrap();
             let next;
-            (last, next) = readers.recv().unwrap();
+            (last, next) = readers.recv_timeout(LONG).unwrap();
             assert_eq!((next, pool.lone()), (Next::ReadAlone, 7));
             // Another comes, or a thread waits for requests: before that is answered three read.
             last.send(if turn % 2 == 0 { (8, None) } else { (7, Some(Wait::Requests)) }).unwrap();
@@ -351,9 +361,7 @@ mod tests {
         three.remove(0).0.send((7, None)).unwrap();
         three.extend(come(1));
         three.remove(0).0.send((7, None)).unwrap();
-        while pool.lone() != 7 {
-            std::thread::yield_now();
-        }
+        until(|| pool.lone() == 7);
         pool.end();
         drop((three, readers));
         threads.into_iter().for_each(|t| t.join().unwrap());
