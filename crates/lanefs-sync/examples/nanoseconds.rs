@@ -41,9 +41,6 @@ mod measure {
         let rps = Rps::new(ids.clone());
         time("semaphore, read", 1_000_000, || drop(black_box(rps.read())));
         time("semaphore, write, no readers", 10_000, || drop(rps.write()));
-        let fenced = Rps::without_membarrier(ids.clone());
-        time("semaphore, read, without membarrier", 1_000_000, || drop(black_box(fenced.read())));
-        time("semaphore, write, without membarrier", 10_000, || drop(fenced.write()));
 
         let word = SeqWord::new();
         time("sequence word, begin and validate", 1_000_000, || {

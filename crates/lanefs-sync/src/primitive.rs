@@ -3,12 +3,8 @@
 //! Nothing else in this crate names `std::sync`'s locks or atomics (statics that only number things
 //! excepted), so that the loom tests run the code that ships and not a copy of it.
 //!
-//! **Fences in pairs.** [`light_fence`] and [`heavy_fence`] together do what two `SeqCst` fences
-//! do: of two threads that each store, fence and load the other's word, at least one sees the
-//! other's store. The light side is a compiler barrier when the heavy side may use
-//! `membarrier(PRIVATE_EXPEDITED)`, which makes every running thread of the process pass a full
-//! barrier at some point during the call. Without membarrier, and under loom, both sides are
-//! `SeqCst` fences.
+//! **Fences in pairs.** Two calls of [`full_fence`] work together: of two threads that each store,
+//! pass it and load the other's word, at least one sees the other's store.
 
 pub use crossbeam_utils::CachePadded;
 
@@ -134,58 +130,11 @@ mod imp {
         }
     }
 
-    const MEMBARRIER_CMD_QUERY: libc::c_int = 0;
-    const MEMBARRIER_CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-    const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
-
-    fn membarrier(command: libc::c_int) -> libc::c_long {
-        // SAFETY: membarrier takes three integers and touches no memory of ours.
-        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
-    }
-
-    /// Returns whether the process may use membarrier; asks and registers once.
-    pub fn has_membarrier() -> bool {
-        static REGISTERED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-        *REGISTERED.get_or_init(|| {
-            let supported = membarrier(MEMBARRIER_CMD_QUERY);
-            // Where threads run one at a time a system call at each fence only costs.
-            !cfg!(feature = "schedule")
-                // The sanitizer does not see it.
-                && !cfg!(lanefs_tsan)
-                && supported > 0
-                && supported & libc::c_long::from(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0
-                && membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
-                && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0
-        })
-    }
-
-    /// Passes the frequent side of a fence pair. `asymmetric` must be the same on both sides.
+    /// Passes one side of a fence pair.
     #[inline]
-    pub fn light_fence(asymmetric: bool) {
-        crate::schedule::step();
-        if asymmetric {
-            std::sync::atomic::compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
-    }
-
-    /// Passes the rare side of a fence pair.
-    ///
-    /// # Panics
-    /// If `asymmetric` was chosen without [`has_membarrier`], or the kernel takes membarrier back
-    /// from a registered process: going on would break mutual exclusion.
-    pub fn heavy_fence(asymmetric: bool) {
-        debug_assert!(!asymmetric || has_membarrier(), "the other side has only a compiler barrier");
+    pub fn full_fence() {
         crate::schedule::step();
         fence(Ordering::SeqCst);
-        if asymmetric {
-            assert_eq!(
-                membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED),
-                0,
-                "membarrier of a registered process failed"
-            );
-        }
     }
 }
 
@@ -300,18 +249,8 @@ mod imp {
         }
     }
 
-    /// Returns false: loom knows no membarrier, and checks the symmetric form.
-    pub fn has_membarrier() -> bool {
-        false
-    }
-
-    /// Passes the frequent side of a fence pair.
-    pub fn light_fence(_asymmetric: bool) {
-        fence(Ordering::SeqCst);
-    }
-
-    /// Passes the rare side of a fence pair.
-    pub fn heavy_fence(_asymmetric: bool) {
+    /// Passes one side of a fence pair.
+    pub fn full_fence() {
         fence(Ordering::SeqCst);
     }
 }

@@ -4,12 +4,14 @@
 //! A reader counts itself in on its own lane's line and looks at the writers' word, which hardly
 //! ever changes; it writes nothing that another lane reads, until there is a writer. A lane's owner
 //! counts in `solo`, by plain load and store, since nobody else writes it; guests of the lane share
-//! `many`. All pay the light side of a fence pair ([`light_fence`]), a compiler barrier where the
-//! kernel has membarrier; the writer pays the heavy side.
+//! `many`. Readers and writers pass a full fence between what they store and what they look at.
+//! (Max lets the scheduler pass it for its readers, and a process can do that by membarrier(2). But
+//! then each write interrupts every processor that runs a thread of the process, for microseconds,
+//! whatever it does, while a fence costs a reader some nanoseconds of a transaction: docs/DESIGN.md.)
 //!
-//! Reader, in:   count in (I); light fence; `writer` clear -> inside.  Set -> out again, wait until it is clear, repeat.
-//! Reader, out:  count out (O); light fence; `writer` set -> full fence; if no lane counts anybody, `departed += 1` and wake.
-//! Writer, in:   lock `writing`; set `writer`; heavy fence; repeat { note `departed`; no lane counts anybody -> inside;
+//! Reader, in:   count in (I); fence; `writer` clear -> inside.  Set -> out again, wait until it is clear, repeat.
+//! Reader, out:  count out (O); fence; `writer` set -> fence; if no lane counts anybody, `departed += 1` and wake.
+//! Writer, in:   lock `writing`; set `writer`; fence; repeat { note `departed`; no lane counts anybody -> inside;
 //!               sleep while `departed` is as noted }.
 //! Writer, out:  clear `writer`; wake all; unlock `writing`.
 //!
@@ -18,9 +20,8 @@
 //!    in the second the writer waits for its O.
 //! 2. **No lost wake.** Let the writer sleep because it saw reader R counted in. R's O is not seen
 //!    by that look, so by the fence pair R's second look at `writer` sees it set. Among the readers
-//!    that see it set on their way out take the one whose full fence comes last: it sees all the
-//!    others' O, and those of readers that did not see `writer`, which the heavy fence made visible
-//!    before the writer slept. So it finds nobody and bumps `departed` after the writer noted it:
+//!    that see it set on their way out take the one whose second fence comes last: it sees all the
+//!    others' O, and those of readers that did not see `writer`, whose fence came before the writer's. So it finds nobody and bumps `departed` after the writer noted it:
 //!    the sleep ends, or does not begin.
 //! 3. **Nested reads.** A thread that is inside may read again even while a writer waits: it only
 //!    counts one up, and does not look at `writer`. An owner knows it is inside by its own `solo`;
@@ -37,8 +38,8 @@
 use crate::ablation::{Switch, Technique};
 use crate::lane_ids::{LaneIds, Seat};
 use crate::primitive::{
-    AtomicU32, AtomicU64, CachePadded, FutexWord, Mutex, MutexGuard, Ordering, SPINS, fence, has_membarrier,
-    heavy_fence, light_fence, per_thread, spin_loop, thread_token,
+    AtomicU32, AtomicU64, CachePadded, FutexWord, Mutex, MutexGuard, Ordering, SPINS, fence, full_fence,
+    per_thread, spin_loop, thread_token,
 };
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -48,18 +49,17 @@ use std::sync::Arc;
 pub struct Rps {
     ids: Arc<LaneIds>,
     serial: u64,
-    asymmetric: bool,
     one_count: Switch,
     slots: Box<[CachePadded<Slot>]>,
     /// 1 while a writer is inside or waiting. Written by writers, with `writing` locked: set
-    /// Relaxed, before the heavy fence; cleared with Release, the partner of the Acquire load in
-    /// `enter`. The other loads are Relaxed: the light fence orders that of a reader on its way out
+    /// Relaxed, before the fence; cleared with Release, the partner of the Acquire load in
+    /// `enter`. The other loads are Relaxed: the fence orders that of a reader on its way out
     /// (2), and `enter` repeats that of who waits.
     writer: CachePadded<FutexWord>,
     writers: CachePadded<Writers>,
 }
 
-/// A lane's readers. In: Relaxed, the light fence orders it. Out: Release, the partner of the
+/// A lane's readers. In: Relaxed, the fence orders it. Out: Release, the partner of the
 /// writer's Acquire load in `occupied`.
 #[derive(Default)]
 struct Slot {
@@ -88,23 +88,12 @@ per_thread! {
 impl Rps {
     /// Makes a semaphore over this set of seats.
     pub fn new(ids: Arc<LaneIds>) -> Self {
-        Self::build(ids, has_membarrier())
-    }
-
-    /// Makes a semaphore that does not use membarrier: its readers pay a full fence.
-    pub fn without_membarrier(ids: Arc<LaneIds>) -> Self {
-        Self::build(ids, false)
-    }
-
-    fn build(ids: Arc<LaneIds>, asymmetric: bool) -> Self {
-        debug_assert!(!asymmetric || has_membarrier(), "the light fence would be none");
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let slots = (0..ids.len()).map(|_| CachePadded::default()).collect();
         Self {
             ids,
             // Relaxed: the numbers only have to differ.
             serial: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-            asymmetric,
             one_count: Switch::of(Technique::PassThrough),
             slots,
             writer: CachePadded::new(FutexWord::new(0)),
@@ -159,7 +148,7 @@ impl Rps {
         if nested {
             slot.many.fetch_add(1, Ordering::Relaxed);
         } else {
-            // Relaxed in: the light fence orders it. Release out: hands the section on to the
+            // Relaxed in: the fence orders it. Release out: hands the section on to the
             // writer.
             self.enter(
                 || _ = slot.many.fetch_add(1, Ordering::Relaxed),
@@ -172,7 +161,7 @@ impl Rps {
     fn enter(&self, count_in: impl Fn(), count_out: impl Fn()) {
         loop {
             count_in();
-            light_fence(self.asymmetric);
+            full_fence();
             // Acquire: pairs with the Release that clears the word, so the reader sees what the
             // writer did.
             let writer = self.writer.load(Ordering::Acquire);
@@ -247,9 +236,9 @@ impl Rps {
         debug_assert_eq!(self.writers.thread.load(Ordering::Relaxed), 0, "the last writer is still inside");
         debug_assert_eq!(self.writer.load(Ordering::Relaxed), 0, "the last writer left the word set");
         self.writers.thread.store(token, Ordering::Relaxed);
-        // Relaxed: the heavy fence orders it before the looks below.
+        // Relaxed: the fence orders it before the looks below.
         self.writer.store(1, Ordering::Relaxed);
-        heavy_fence(self.asymmetric);
+        full_fence();
         let mut spins = SPINS;
         loop {
             // Acquire: who reads a departure sees the count that went before it.
@@ -320,7 +309,7 @@ impl Drop for RpsReadGuard<'_> {
             outermost
         };
         if outermost {
-            light_fence(self.rps.asymmetric);
+            full_fence();
             // Relaxed: the fence pair orders it (2).
             if self.rps.writer.load(Ordering::Relaxed) != 0 {
                 self.rps.wake_writer();
@@ -358,73 +347,67 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    fn kinds(lanes: usize) -> [Rps; 2] {
-        [Rps::new(LaneIds::new(lanes)), Rps::without_membarrier(LaneIds::new(lanes))]
-    }
-
     #[test]
     fn a_writer_excludes_readers_also_when_they_share_lanes() {
-        for rps in kinds(2) {
-            let pair = (AtomicU64::new(0), AtomicU64::new(0));
-            let stop = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                for _ in 0..4 {
-                    scope.spawn(|| {
-                        while !stop.load(Ordering::Relaxed) {
-                            let _inside = rps.read();
-                            let first = pair.0.load(Ordering::Relaxed);
-                            let _nested = rps.read();
-                            assert_eq!(first, pair.1.load(Ordering::Relaxed), "a writer was inside");
-                        }
-                    });
-                }
-                for _ in 0..2 {
-                    scope.spawn(|| {
-                        for _ in 0..400 {
-                            let _inside = rps.write();
-                            pair.0.fetch_add(1, Ordering::Relaxed);
-                            std::thread::yield_now();
-                            pair.1.fetch_add(1, Ordering::Relaxed);
-                        }
-                    });
-                }
-                while pair.1.load(Ordering::Relaxed) < 800 {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                stop.store(true, Ordering::Relaxed);
-            });
-        }
+        let rps = Rps::new(LaneIds::new(2));
+        let pair = (AtomicU64::new(0), AtomicU64::new(0));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let _inside = rps.read();
+                        let first = pair.0.load(Ordering::Relaxed);
+                        let _nested = rps.read();
+                        assert_eq!(first, pair.1.load(Ordering::Relaxed), "a writer was inside");
+                    }
+                });
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..400 {
+                        let _inside = rps.write();
+                        pair.0.fetch_add(1, Ordering::Relaxed);
+                        std::thread::yield_now();
+                        pair.1.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            while pair.1.load(Ordering::Relaxed) < 800 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]
     fn a_nested_read_passes_a_waiting_writer() {
-        for rps in kinds(1) {
-            let (rps, in_as_owner) = (&rps, &AtomicBool::new(false));
-            // One thread owns the only lane, this one is its guest.
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    let _seat = rps.ids.seat();
-                    in_as_owner.store(true, Ordering::Release);
-                    for _ in 0..3 {
-                        let outer = rps.read();
-                        std::thread::sleep(Duration::from_millis(5));
-                        let inner = rps.read();
-                        drop(outer);
-                        drop(inner);
-                    }
-                });
-                while !in_as_owner.load(Ordering::Acquire) {
-                    std::thread::yield_now();
-                }
-                scope.spawn(|| (0..20).for_each(|_| drop(rps.write())));
+        let rps = Rps::new(LaneIds::new(1));
+        let (rps, in_as_owner) = (&rps, &AtomicBool::new(false));
+        // One thread owns the only lane, this one is its guest.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _seat = rps.ids.seat();
+                in_as_owner.store(true, Ordering::Release);
                 for _ in 0..3 {
                     let outer = rps.read();
                     std::thread::sleep(Duration::from_millis(5));
-                    drop((rps.read(), outer));
+                    let inner = rps.read();
+                    drop(outer);
+                    drop(inner);
                 }
             });
-            assert!(!rps.is_reading() && !rps.occupied());
-        }
+            while !in_as_owner.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            scope.spawn(|| (0..20).for_each(|_| drop(rps.write())));
+            for _ in 0..3 {
+                let outer = rps.read();
+                std::thread::sleep(Duration::from_millis(5));
+                drop((rps.read(), outer));
+            }
+        });
+        assert!(!rps.is_reading() && !rps.occupied());
     }
 
     #[test]
