@@ -303,7 +303,7 @@ impl EpochBuf {
         record::group_at(chunk, (p & 0xffff_ffff) as usize).ok()
     }
 
-    /// Notes that an fsync made this group durable, which the index has given.
+    /// Notes that an fsync made a group durable that [`EpochBuf::about`] gave.
     pub fn mark_durable(&mut self, p: Place) {
         debug_assert!(self.at(p).is_some(), "no group begins there");
         self.index.durable.insert(p);

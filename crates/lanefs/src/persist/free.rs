@@ -27,66 +27,74 @@ pub(crate) fn free_space(persist: &Persist) -> bool {
     reaped > 0 || given_back > 0 || persist.store.space().free > 0
 }
 
-/// What was last done for those who ask how much is free.
+/// Time that nobody used, of which a tenth may go into one burst of freeing for those who ask.
+const SAVED: Duration = Duration::from_millis(500);
+
+/// The time that goes into freeing for those who ask how much is free: a tenth at most.
 #[derive(Default)]
 pub(crate) struct ForAskers {
-    ended: Done,
-    folded: Done,
+    /// Until when what was done has used up its tenth; `None`: nothing was done yet.
+    used_up: Option<Instant>,
 }
 
-/// When something was last done, and how long it took.
-#[derive(Default)]
-struct Done(Option<(Instant, Duration)>);
-
-impl Done {
-    /// Returns whether it may be done again: one tenth of the time goes into it at most.
-    fn is_due(&self) -> bool {
-        self.0.is_none_or(|(at, took)| at.elapsed() >= took * 9)
+impl ForAskers {
+    /// Returns whether more may be done at this time.
+    fn is_due(&self, now: Instant) -> bool {
+        self.used_up.is_none_or(|until| until <= now)
     }
 
-    /// Notes that it was begun then, and is done now.
-    fn since(began: Instant) -> Done {
-        Done(Some((Instant::now(), began.elapsed())))
+    /// Takes note of something that was begun then and took so long.
+    fn add(&mut self, began: Instant, took: Duration) {
+        debug_assert!(self.is_due(began), "it was done before its time");
+        let unused = began.checked_sub(SAVED);
+        let from = self.used_up.max(unused).unwrap_or(began);
+        self.used_up = from.checked_add(took * 10);
     }
 }
 
 /// Frees what was removed, for a caller that asks how much is free: else its blocks are in use
 /// until the next checkpoint, half a minute perhaps. So that whoever asks all the time does not
 /// hold up others, one tenth of the time goes into this at most, and one caller at a time does it:
-/// the others take what is free by then.
+/// the others take what is free by then. Who asks now and then has all of it done.
 pub(crate) fn free_removed(persist: &Persist) -> Result<()> {
     if persist.writable().is_err() || persist.store.is_host_short() {
         return Ok(());
     }
     // Nobody waits for this lock.
-    let Some(mut last) = persist.for_askers.try_lock() else { return Ok(()) };
+    let Some(mut time) = persist.for_askers.try_lock() else { return Ok(()) };
     let began = Instant::now();
-    if last.ended.is_due() {
-        reaper::reap_for_checkpoint(persist)?;
-        if persist.reaper.lock().keeps_open() {
-            // A front end may be about to learn that nobody knows them any more.
-            lanefs_sync::schedule::sleep(Duration::from_millis(4));
-            reaper::reap_for_checkpoint(persist)?;
-        }
-        last.ended = Done::since(began);
+    if !time.is_due(began) {
+        return Ok(());
     }
-    if persist.reaper.lock().blocks() >= WORTH && last.folded.is_due() {
-        let began = Instant::now();
+    let freed = free_all(persist);
+    time.add(began, began.elapsed());
+    freed
+}
+
+/// Ends what has lost its last name by now, and makes a checkpoint if that is worth one.
+fn free_all(persist: &Persist) -> Result<()> {
+    reaper::reap_for_checkpoint(persist)?;
+    if persist.reaper.lock().has_waiting() {
+        // A front end may be about to learn that nobody knows them any more.
+        lanefs_sync::schedule::sleep(Duration::from_millis(4));
+        reaper::reap_for_checkpoint(persist)?;
+    }
+    if persist.reaper.lock().blocks() >= WORTH {
         host::put_off(checkpoint::checkpoint(persist))?;
-        last.folded = Done::since(began);
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Done;
+    use super::{ForAskers, SAVED};
     use crate::persist::reaper;
     use crate::{Cred, File, Fs, MountOptions, OpenOptions, Volume};
     use lanefs_store::device::{Device, HookedDevice, Kind, MemoryDevice};
     use lanefs_store::{FormatOptions, Store};
     use lanefs_sync::random::Rng;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
     /// Who asks how much is free has what was removed ended, but one at a time does, and for a
@@ -103,13 +111,13 @@ mod tests {
             left.sum::<usize>() == 0
         };
         let ask = || assert!(v.statfs().unwrap().free > 0);
+        let used_up = |until| persist.for_askers.lock().used_up = Some(until);
         assert!(ended(&ask), "the first who asks has it done");
-        let hour = Duration::from_secs(3600);
-        persist.for_askers.lock().ended = Done(Some((Instant::now(), hour)));
-        assert!(!ended(&ask), "it took an hour: it is due in nine");
-        persist.for_askers.lock().ended = Done(None);
+        used_up(Instant::now() + Duration::from_secs(3600));
+        assert!(!ended(&ask), "the tenth of an hour is used up");
+        used_up(Instant::now());
         assert!(ended(&ask), "what was left is done by the next");
-        persist.for_askers.lock().ended = Done(None);
+        used_up(Instant::now());
         let beside = || {
             let _somebody = persist.for_askers.lock();
             ask();
@@ -117,6 +125,41 @@ mod tests {
         assert!(!ended(&beside), "somebody is at it");
         assert!(ended(&ask));
         v.close().unwrap();
+    }
+
+    /// What a front end still knew at the first look, and does not know any more at the next, is
+    /// free for who asks.
+    #[test]
+    fn what_is_forgotten_a_moment_later_is_free_too() {
+        let (v, _) = crate::persist::testing::volume(64);
+        let fs = v.fs();
+        fs.write("/file", vec![7; 4 << 20]).unwrap();
+        v.sync().unwrap();
+        let before = v.statfs().unwrap().free;
+        let looks = AtomicUsize::new(0);
+        v.keep_unnamed(Some(Box::new(move |_| looks.fetch_add(1, Ordering::Relaxed) == 0)));
+        fs.unlink("/file").unwrap();
+        let blocks = v.statfs().unwrap().free - before;
+        assert!(blocks >= 1000, "{blocks} blocks of 1024 are free");
+        v.close().unwrap();
+    }
+
+    /// Who asks now and then has all done; who asks all the time has a tenth of the time.
+    #[test]
+    fn time_that_nobody_used_is_saved_up_to_a_bound() {
+        let (begin, ms) = (Instant::now(), Duration::from_millis);
+        let mut time = ForAskers::default();
+        assert!(time.is_due(begin));
+        let long_after = begin + SAVED * 4;
+        // Of half a second that was saved 200 ms are used, then all and 300 ms more.
+        time.add(long_after, ms(20));
+        assert!(time.is_due(long_after + ms(20)));
+        time.add(long_after + ms(20), ms(60));
+        assert!(!time.is_due(long_after + ms(299)) && time.is_due(long_after + ms(300)));
+        // Nothing was saved: nine times what it takes have to pass.
+        let next = long_after + ms(300);
+        time.add(next, ms(10));
+        assert!(!time.is_due(next + ms(99)) && time.is_due(next + ms(100)));
     }
 
     /// What a large file held that ends while a checkpoint is made for somebody who finds no space:

@@ -95,11 +95,11 @@ pub(crate) struct Persist {
     closing: CachePadded<Mutex<()>>,
     /// One sync(2) at a time.
     syncing: CachePadded<Mutex<()>>,
-    /// Inodes that end. One round at a time.
+    /// Inodes that end. One round at a time, but for the time in which it waits.
     pub reaper: CachePadded<Mutex<Reaper>>,
-    /// What was last done for those who ask how much is free; held by the one who does it, and
-    /// nobody waits for it.
-    for_askers: Mutex<free::ForAskers>,
+    /// The time that goes into freeing for those who ask how much is free; held by the one who does
+    /// it, and nobody waits for it. In a line of its own, written by each who asks.
+    for_askers: CachePadded<Mutex<free::ForAskers>>,
     /// Inodes that leave memory. One round at a time.
     pub reclaim: CachePadded<Mutex<Reclaim>>,
     /// The report of opening the volume.

@@ -82,9 +82,10 @@ impl Reaper {
         done.into_iter().map(|f| f.1).collect()
     }
 
-    /// Returns whether there are unlinked inodes that somebody holds open.
-    pub fn keeps_open(&self) -> bool {
-        !self.open.is_empty()
+    /// Returns whether there are unlinked inodes that wait for their grace or for who holds them
+    /// open.
+    pub fn has_waiting(&self) -> bool {
+        self.staged.is_some() || !self.open.is_empty()
     }
 
     /// Returns whether inodes ended that are not folded.
@@ -171,7 +172,6 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize, of_lanes: 
     loop {
         r.check_invariants();
         let mut turns = 0;
-        // Without the lock: whoever else has something to end need not wait, and may take the list.
         while let Some((done, _)) = &r.staged
             && !done.load(Ordering::Acquire)
         {
@@ -181,6 +181,7 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize, of_lanes: 
             }
             turns += 1;
             if turns > 100 {
+                // Without the lock: whoever else has something to end may take this list meanwhile.
                 drop(r);
                 lanefs_sync::schedule::sleep(std::time::Duration::from_micros(50));
                 r = persist.reaper.lock();
