@@ -7,12 +7,15 @@
 //! `many`. Readers and writers pass a full fence between what they store and what they look at.
 //! (Max lets the scheduler pass it for its readers, and a process can do that by membarrier(2). But
 //! then each write interrupts every processor that runs a thread of the process, for microseconds,
-//! whatever it does, while a fence costs a reader some nanoseconds of a transaction: docs/DESIGN.md.)
+//! whatever it does, while a fence costs a reader some nanoseconds of a transaction:
+//! docs/DESIGN.md.)
 //!
-//! Reader, in:   count in (I); fence; `writer` clear -> inside.  Set -> out again, wait until it is clear, repeat.
-//! Reader, out:  count out (O); fence; `writer` set -> fence; if no lane counts anybody, `departed += 1` and wake.
-//! Writer, in:   lock `writing`; set `writer`; fence; repeat { note `departed`; no lane counts anybody -> inside;
-//!               sleep while `departed` is as noted }.
+//! Reader, in:   count in (I); fence; `writer` clear -> inside.  Set -> out again, wait until it is
+//!               clear, repeat.
+//! Reader, out:  count out (O); fence; `writer` set -> fence; if no lane counts anybody,
+//!               `departed += 1` and wake.
+//! Writer, in:   lock `writing`; set `writer`; fence; repeat { note `departed`; no lane counts
+//!               anybody -> inside; sleep while `departed` is as noted }.
 //! Writer, out:  clear `writer`; wake all; unlock `writing`.
 //!
 //! 1. **Exclusion.** By the fence pair, either the reader sees `writer` set, or the writer's look
@@ -21,8 +24,9 @@
 //! 2. **No lost wake.** Let the writer sleep because it saw reader R counted in. R's O is not seen
 //!    by that look, so by the fence pair R's second look at `writer` sees it set. Among the readers
 //!    that see it set on their way out take the one whose second fence comes last: it sees all the
-//!    others' O, and those of readers that did not see `writer`, whose fence came before the writer's. So it finds nobody and bumps `departed` after the writer noted it:
-//!    the sleep ends, or does not begin.
+//!    others' O, and those of readers that did not see `writer`, whose fence came before the
+//!    writer's. So it finds nobody and bumps `departed` after the writer noted it: the sleep ends,
+//!    or does not begin.
 //! 3. **Nested reads.** A thread that is inside may read again even while a writer waits: it only
 //!    counts one up, and does not look at `writer`. An owner knows it is inside by its own `solo`;
 //!    a guest by a thread-local list.
