@@ -1,13 +1,16 @@
 //! Pressure: segments running out, log to recover, memory held; and how the store frees space when
 //! it is short.
 
-use crate::api::Pressure;
+use crate::api::{InodeUpdate, Pressure};
 use crate::engine::Engine;
 use crate::error::{Result, StoreError};
 use crate::log::mlog::Mlog;
+use lanefs_format::map_node::FANOUT_BITS;
 use lanefs_format::summary::SUMMARY_SPAN;
 use std::sync::atomic::Ordering;
 
+/// Pages of a transaction before which it is looked whether too much is dirty.
+const MANY_PAGES: u64 = 16;
 /// Blocks of a checkpoint that is tried with any reserve.
 const SMALL: u64 = 32;
 
@@ -18,6 +21,19 @@ pub(crate) enum Need {
     Data(u64),
     /// So many blocks of batches, or of what a fold writes: of segments.
     Segments(u64),
+}
+
+/// Returns the nodes that pages of an inode make dirty, at most: those of the two lowest levels of
+/// its map, and a few above.
+fn nodes_for(u: &InodeUpdate) -> u64 {
+    let nodes_at = |bits: u32| {
+        let changes = u.pages.windows(2).filter(|w| w[0].0 >> bits != w[1].0 >> bits);
+        1 + changes.count() as u64
+    };
+    match u.pages.len() {
+        0 => 0,
+        _ => nodes_at(FANOUT_BITS) + nodes_at(2 * FANOUT_BITS),
+    }
 }
 
 impl Engine {
@@ -78,17 +94,27 @@ impl Engine {
         summaries.saturating_sub(ends / span) + inodes <= blocks.max(SMALL)
     }
 
-    /// Returns whether so many inodes are dirty that a checkpoint may outgrow what is kept back for
-    /// it.
+    /// Returns whether so many inodes and nodes of their maps are dirty that a checkpoint may outgrow
+    /// what is free for it.
     pub(crate) fn metadata_pressure(&self) -> bool {
+        self.metadata_pressure_with(0, 0)
+    }
+
+    /// Returns the same for what a caller is about to do: it takes so many blocks, and makes so
+    /// many nodes dirty.
+    fn metadata_pressure_with(&self, blocks: u64, nodes: u64) -> bool {
         let free = self.log.free_segment_blocks();
-        let each = 8 * self.log.metadata_copies();
-        if each * self.inodes.cache.dirty_at_most() as u64 <= free {
+        let copies = self.log.metadata_copies();
+        let each = 8 * copies;
+        // Twice: before these are written others make nodes dirty, and take segments.
+        let nodes = self.log.space.blocks_of_dirty_nodes() + nodes * copies;
+        let more = if nodes > 0 { 2 * nodes + blocks } else { 0 };
+        if each * self.inodes.cache.dirty_at_most() as u64 + more <= free {
             return false;
         }
         // Relaxed: what the store's own checkpoint could not write out does not count again.
         let dirty = self.inodes.cache.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
-        each * dirty as u64 > free
+        each * dirty as u64 + more > free
     }
 
     /// Returns whether inodes wait for the fold of their NEW, which a checkpoint of the store's own
@@ -99,23 +125,30 @@ impl Engine {
 
     /// Looks at that now and then, and makes a checkpoint: see [`crate::Store::watch_metadata`].
     pub fn watch_metadata(&self, lane: usize) -> Result<()> {
+        self.watch_metadata_for(lane, &[])
+    }
+
+    /// Does the same for who is about to write these inodes: of many pages it looks each time.
+    pub(crate) fn watch_metadata_for(&self, lane: usize, inodes: &[InodeUpdate]) -> Result<()> {
         let begun = self.log.sections.begun(lane);
-        if begun % 32 != 31 {
+        let pages = inodes.iter().map(|u| u.pages.len()).sum::<usize>() as u64;
+        if begun % 32 != 31 && pages < MANY_PAGES {
             return Ok(());
         }
-        match self.relieve_metadata() {
+        match self.relieve_metadata(pages, inodes.iter().map(nodes_for).sum()) {
             // What is made ahead and finds no space says nothing of what the caller needs.
             Err(StoreError::NoSpace) => Ok(()),
             done => done,
         }
     }
 
-    /// Makes a checkpoint if many inodes are dirty, and keeps space back for the fold.
-    fn relieve_metadata(&self) -> Result<()> {
+    /// Makes a checkpoint if many inodes and nodes are dirty, or will be, and keeps space back for
+    /// the fold.
+    fn relieve_metadata(&self, blocks: u64, nodes: u64) -> Result<()> {
         if self.unfolded.reserve_space(&self.log) > 0 {
             self.keep_space()?;
         }
-        if self.metadata_pressure() {
+        if self.metadata_pressure_with(blocks, nodes) {
             let Some(mut m) = self.try_maintenance() else { return self.log.io.check() };
             self.checkpoints().in_place(&mut m)?;
         }

@@ -87,7 +87,7 @@ impl Engine {
     }
 
     fn try_until_there_is_space(&self, tx: &mut Transaction, begun: &mut impl FnMut()) -> Result<()> {
-        self.watch_metadata(tx.lane)?;
+        self.watch_metadata_for(tx.lane, &tx.inodes)?;
         let (mut tries, mut failed, mut shared) = (0, 0, 0);
         loop {
             match self.try_transaction(tx, begun) {

@@ -79,6 +79,8 @@ pub(crate) struct InodeEntry {
     charged: u64,
     /// Blocks that are charged for nodes of the map which have none yet.
     pub map_charged: u64,
+    /// Dirty nodes of the map as [`Space`](crate::log::space::Space) counts them.
+    pub nodes_counted: u64,
     /// Blocks that are charged because it lies in a pack, or was never written, and may not fit
     /// into a pack (any more): until it is written.
     pub own_charged: u64,
@@ -102,6 +104,7 @@ impl InodeEntry {
             committing: Vec::new(),
             counted_weight: 0,
             map_charged: 0,
+            nodes_counted: 0,
             own_charged: 0,
         }
     }

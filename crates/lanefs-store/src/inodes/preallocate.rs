@@ -150,10 +150,12 @@ impl Inodes {
 
 /// Pages of a file for which a node of its map is not charged before it is written.
 const PAGES_A_NODE: u64 = 64;
+/// Dirty nodes of an inode's map that nobody counts: an inode that is dirty is counted for as many.
+const USUALLY_DIRTY: u64 = 4;
 
 impl InodeEntry {
     /// Charges space for the preallocated pages of an inode that came to have no block, and for
-    /// nodes of its map that have none, or gives it back. To be called after each change of its
+    /// nodes of its map that have none, or gives it back; and counts its dirty nodes. To be called after each change of its
     /// pages, and when its map was written, under its lock.
     ///
     /// A node for [`PAGES_A_NODE`] pages, and a first one, comes out of what is kept back: what is
@@ -163,6 +165,15 @@ impl InodeEntry {
         let usual = 1 + self.state.mapped_pages() / PAGES_A_NODE;
         let nodes = self.state.pending_nodes().saturating_sub(usual) * space.copies();
         let more_nodes = nodes.wrapping_sub(std::mem::replace(&mut self.map_charged, nodes)) as i64;
+        // Few at a time: the count is one line for all.
+        let dirty = match self.state.dirty_nodes() {
+            few if few <= USUALLY_DIRTY => 0,
+            n => n,
+        };
+        if dirty == 0 && self.nodes_counted > 0 || dirty.abs_diff(self.nodes_counted) >= USUALLY_DIRTY {
+            let before = std::mem::replace(&mut self.nodes_counted, dirty);
+            space.count_dirty_nodes(dirty.wrapping_sub(before) as i64);
+        }
         match self.unwritten_change() + more_nodes {
             0 => {}
             more @ 1.. => space.charge(lane, more as u64),

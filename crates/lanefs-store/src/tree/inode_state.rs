@@ -256,6 +256,10 @@ impl InodeState {
     pub fn pending_nodes(&self) -> u64 {
         self.map.pending_nodes()
     }
+    /// Returns the number of nodes of its map that the next checkpoint writes.
+    pub fn dirty_nodes(&self) -> u64 {
+        self.map.dirty_nodes()
+    }
     /// Returns the tail: its page and bytes.
     pub fn tail(&self) -> Option<(u64, &[u8])> {
         self.tail.as_ref().map(|(p, b)| (*p, &b[..]))

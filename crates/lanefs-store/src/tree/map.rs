@@ -80,6 +80,15 @@ impl Map {
         }
     }
 
+    /// Returns the number of nodes that a write-out writes. (Entries in the inode may need some
+    /// more when that is written.)
+    pub fn dirty_nodes(&self) -> u64 {
+        match &self.form {
+            Form::Inline(_) => 0,
+            Form::Tree(t) => t.dirty_nodes(),
+        }
+    }
+
     /// Returns the number of bytes of memory, about.
     pub fn memory(&self) -> usize {
         match &self.form {

@@ -107,6 +107,8 @@ pub struct Radix {
     nodes: WordMap<Box<Node>>,
     /// The nodes that are PENDING (R2).
     pending: u64,
+    /// The dirty nodes.
+    dirty: u64,
     /// Node blocks that nothing points at any more; given to the sink at the next write-out.
     freed: Vec<BlockAddr>,
 }
@@ -134,7 +136,7 @@ impl Radix {
     /// Returns an empty tree.
     pub fn new(of: Tree) -> Radix {
         let (root, nodes) = (BlockRef::NONE, WordMap::default());
-        Radix { of, height: 0, root, nodes, pending: 0, freed: Vec::new() }
+        Radix { of, height: 0, root, nodes, pending: 0, dirty: 0, freed: Vec::new() }
     }
 
     /// Returns a tree on disk. `None` if no tree has such a root.
@@ -151,6 +153,11 @@ impl Radix {
     /// Returns the number of nodes that no block has been written for.
     pub fn pending_nodes(&self) -> u64 {
         self.pending
+    }
+
+    /// Returns the number of nodes that a write-out writes.
+    pub fn dirty_nodes(&self) -> u64 {
+        self.dirty
     }
 
     /// Returns whether nothing is mapped.
@@ -419,6 +426,8 @@ impl Radix {
         let above: usize = self.nodes.iter().filter(|n| *n.0 >> 56 > 0).map(|n| pending(n.1)).sum();
         let all = above as u64 + u64::from(self.root.addr == PENDING);
         debug_assert_eq!(self.pending, all, "R2: nodes without a block, as counted and as there are");
+        let dirty = self.nodes.values().filter(|n| n.dirty).count() as u64;
+        debug_assert_eq!(self.dirty, dirty, "dirty nodes, as counted and as there are");
         for &key in self.nodes.keys() {
             let (level, index) = ((key >> 56) as u8, key & (KEY_END - 1));
             self.check_node(level, index);

@@ -128,6 +128,11 @@ impl Checkpoints<'_> {
         if r.is_ok() {
             // Relaxed: a hint for who finds no space, and for `watch_metadata`.
             self.dirty_floor.store(m.waited, Ordering::Relaxed);
+            let left = match self.log.space.has_dirty_nodes() {
+                true => m.waiting.iter().map(|c| c.lock().nodes_counted).sum(),
+                false => 0,
+            };
+            self.log.space.leave_dirty_nodes(left);
             let Waiting { folded, carried } = match self.log.segments.is_small() {
                 true => Waiting::default(),
                 false => Waiting::of(&m.waiting),

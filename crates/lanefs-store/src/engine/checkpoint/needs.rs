@@ -23,7 +23,8 @@ impl Checkpoints<'_> {
         let size = u64::from(self.log.segments.geometry.segment_blocks);
         let free = u64::from(self.log.segments.free_count()) * size;
         let copies = self.log.metadata_copies();
-        let others = 2 * (m.changed.len() + m.deferred.len()) as u64 + UPPER;
+        let nodes = self.log.space.blocks_of_dirty_nodes() / copies;
+        let others = 2 * (m.changed.len() + m.deferred.len()) as u64 + nodes + UPPER;
         // What follows looks at each change and at the directories; mostly this is enough.
         if free >= copies * (EACH * plan.groups + others) {
             return false;

@@ -68,8 +68,8 @@ impl Radix {
             let n = self
                 .nodes
                 .entry(key_of(level, index_of(key, level)))
-                .or_insert_with(|| Box::new(Node { slots: Slots::empty(), dirty: true }));
-            n.dirty = true;
+                .or_insert_with(|| Box::new(Node { slots: Slots::empty(), dirty: false }));
+            self.dirty += u64::from(!std::mem::replace(&mut n.dirty, true));
             if level > to && n.slots.get(slot_of(key, level)).is_none() {
                 n.slots.set(slot_of(key, level), BlockRef { addr: PENDING, crc: 0 }); // R2
                 self.pending += 1;
@@ -95,13 +95,14 @@ impl Radix {
                 if self.node(level - 1, 0).is_some_and(|n| n.slots.used() == 0) {
                     // An empty root made by this very loop: raise it instead of stacking another on
                     // it.
-                    self.nodes.remove(&key_of(level - 1, 0));
+                    self.take_out(key_of(level - 1, 0));
                     self.pending -= 1;
                 } else {
                     slots.set(0, self.root);
                 }
             }
             self.nodes.insert(key_of(level, 0), Box::new(Node { slots, dirty: true }));
+            self.dirty += 1;
             self.root = BlockRef { addr: PENDING, crc: 0 };
             self.height += 1;
             debug_assert!(self.height <= MAX_HEIGHT, "R4: key {key} needs height {}", self.height);
@@ -145,7 +146,7 @@ impl Radix {
             if self.nodes.get(&at).is_some_and(|n| n.slots.used() > 0) {
                 return;
             }
-            self.nodes.remove(&at);
+            self.take_out(at);
             let old = match self.nodes.get_mut(&key_of(level + 1, index_of(key, level + 1))) {
                 Some(parent) if level + 1 < self.height => {
                     parent.slots.set(slot_of(key, level + 1), BlockRef::NONE)
@@ -156,6 +157,12 @@ impl Radix {
         }
         self.height = 0;
         debug_assert!(self.root.is_none() && self.nodes.is_empty(), "R4: nothing is left of an empty tree");
+    }
+
+    /// Takes a node out of memory.
+    fn take_out(&mut self, at: u64) {
+        let node = self.nodes.remove(&at);
+        self.dirty -= u64::from(node.is_some_and(|n| n.dirty));
     }
 
     fn free_node(&mut self, r: BlockRef) {
@@ -189,7 +196,7 @@ impl Radix {
         self.check_way(keys.end - 1);
         debug_assert!(n <= keys.end - keys.start, "{n} keys were mapped in {keys:?}");
         if matches!(cleared?, Cleared::All) {
-            self.nodes.remove(&key_of(top, 0));
+            self.take_out(key_of(top, 0));
             let old = std::mem::take(&mut self.root);
             self.free_node(old);
             self.height = 0;
@@ -242,7 +249,7 @@ impl Radix {
                             self.node(level - 1, child).is_some_and(|n| n.slots.used() == 0),
                             "R3: node {child} goes, and something is mapped below it"
                         );
-                        self.nodes.remove(&key_of(level - 1, child));
+                        self.take_out(key_of(level - 1, child));
                         gone = true;
                     }
                     Err(e) => {
@@ -265,6 +272,7 @@ impl Radix {
         }
         let mut all = false;
         if let Some(n) = self.nodes.get_mut(&at) {
+            self.dirty += u64::from(changed && !n.dirty);
             n.dirty |= changed;
             all = n.slots.used() == 0;
         }
@@ -332,7 +340,7 @@ impl Radix {
         };
         self.free_node(old);
         if let Some(n) = self.nodes.get_mut(&key_of(level, index)) {
-            n.dirty = false;
+            self.dirty -= u64::from(std::mem::replace(&mut n.dirty, false));
         }
         Ok(())
     }
@@ -364,7 +372,7 @@ impl Radix {
             match self.nodes.get(&at) {
                 Some(n) if n.dirty && n.slots.used() == 1 && n.slots.next_used(0) == Some(0) => {
                     let child = n.slots.get(0);
-                    self.nodes.remove(&at);
+                    self.take_out(at);
                     let old = std::mem::replace(&mut self.root, child);
                     self.free_node(old);
                     self.height -= 1;
