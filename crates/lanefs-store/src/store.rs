@@ -265,6 +265,19 @@ impl Store {
         self.engine.log.io.host.closing();
     }
 
+    /// Returns whether pages that have a block are to be written over without a promise: little is
+    /// free, and nobody waits for a host.
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.engine.log.space.lends() && self.may_promise()
+    }
+
+    /// Returns whether the page has a block, which it gives back when it is written; false also if
+    /// that would have to be read.
+    pub fn has_block(&self, ino: Ino, page: u64) -> bool {
+        self.engine.inodes.has_block(ino, page)
+    }
+
     /// Reserves space for a stored page that is cut or blanked in part: also where nothing is free,
     /// unless many of them wait to be written back.
     pub fn reserve_rewrite(&self, lane: usize) -> bool {

@@ -94,8 +94,8 @@ impl Engine {
         summaries.saturating_sub(ends / span) + inodes <= blocks.max(SMALL)
     }
 
-    /// Returns whether so many inodes and nodes of their maps are dirty that a checkpoint may outgrow
-    /// what is free for it.
+    /// Returns whether so many inodes and nodes of their maps are dirty that a checkpoint may
+    /// outgrow what is free for it.
     pub(crate) fn metadata_pressure(&self) -> bool {
         self.metadata_pressure_with(0, 0)
     }

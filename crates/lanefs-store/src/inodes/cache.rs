@@ -520,6 +520,11 @@ impl InodeCache {
         }
     }
 
+    /// Returns the inode if it is in memory.
+    pub fn cached(&self, ino: Ino) -> Option<Arc<CachedInode>> {
+        self.shard(ino).lock().inodes.get(&ino.0).cloned()
+    }
+
     /// Returns whether the inode is in memory.
     pub fn has(&self, ino: Ino) -> bool {
         self.shard(ino).lock().inodes.contains_key(&ino.0)

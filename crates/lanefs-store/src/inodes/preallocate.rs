@@ -131,6 +131,13 @@ impl Inodes {
         })
     }
 
+    /// Returns whether the page is known to have a block of its own: nothing is read for that.
+    pub fn has_block(&self, ino: Ino, page: u64) -> bool {
+        let Some(inode) = self.cache.cached(ino) else { return false };
+        let i = inode.lock();
+        !i.gone && matches!(i.state.lookup(page), Found::Here(PageAt::Block(_)))
+    }
+
     /// Returns whether the inode has preallocated pages, none of them behind its first `pages`, and
     /// space for each of these: see [`crate::Store::is_backed`].
     pub fn is_backed(&self, ino: Ino, pages: u64, io: &Io) -> Result<bool> {
@@ -155,8 +162,8 @@ const USUALLY_DIRTY: u64 = 4;
 
 impl InodeEntry {
     /// Charges space for the preallocated pages of an inode that came to have no block, and for
-    /// nodes of its map that have none, or gives it back; and counts its dirty nodes. To be called after each change of its
-    /// pages, and when its map was written, under its lock.
+    /// nodes of its map that have none, or gives it back; and counts its dirty nodes. To be called
+    /// after each change of its pages, and when its map was written, under its lock.
     ///
     /// A node for [`PAGES_A_NODE`] pages, and a first one, comes out of what is kept back: what is
     /// free can be written to the last block. A file with pages here and there has more nodes.

@@ -72,6 +72,9 @@ pub(crate) fn segments_held_back(usable: u32, mlogs: usize) -> u32 {
     held_back
 }
 
+/// Less than this part of a volume is little.
+const SCARCE: u64 = 4;
+
 /// Usable segments for each mlog, if there are several.
 pub(crate) const SEGMENTS_PER_MLOG: u32 = 40;
 
@@ -251,6 +254,14 @@ impl Space {
     pub fn blocks_of_dirty_nodes(&self) -> u64 {
         let nodes = self.dirty_nodes.load(Relaxed) - self.nodes_left.load(Relaxed);
         nodes.max(0).cast_unsigned() * self.copies()
+    }
+
+    /// Returns whether little is free, so that a page which has a block of its own, and gives that
+    /// back when it is written, is better written over without a promise: what is free is left to
+    /// what is new. By one load.
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.free.estimate() < (self.total() / SCARCE).cast_signed()
     }
 
     /// Takes note that a fold took so many bytes more of names out of buckets than it put in.

@@ -50,6 +50,13 @@ impl<const ACCEPTED: bool> PageStore for Pages<ACCEPTED> {
     fn reserve_rewrite(&self, lane: usize) -> bool {
         self.0.reserve_rewrite(lane)
     }
+    fn lends(&self) -> bool {
+        self.0.lends()
+    }
+    fn has_block(&self, ino: Ino, page: u64) -> bool {
+        check_pages(ino, &(page..page + 1));
+        self.0.has_block(ino, page)
+    }
     fn has_space_for_maps(&self, leaves: u64) -> bool {
         self.0.has_space_for_maps(leaves)
     }

@@ -110,14 +110,15 @@ impl<'a> Writing<'a> {
 
     /// Returns the update that hands what was captured to the store.
     pub fn update(&self, xattrs: Option<Vec<u8>>, captured: Captured) -> InodeUpdate {
-        let Captured { pages, more, skipped } = captured;
+        let reserved = captured.promises() as u32;
+        let Captured { pages, more, skipped, .. } = captured;
         debug_assert!(pages.len() <= MAX_PAGES, "{} pages at once", pages.len());
         InodeUpdate {
             ino: self.inode.ino,
             attrs: self.attrs,
             size_only: self.data_only,
             xattrs,
-            reserved: pages.len() as u32,
+            reserved,
             pages,
             // What was skipped lies behind the others: it is the page in which the file ends.
             more: more || skipped > 0,

@@ -547,6 +547,55 @@ fn islands_in_a_sea_of_holes_have_space_for_their_maps() {
     assert!(islands(1 << 28) > side_by_side / 4);
 }
 
+/// All that a full volume holds is written over in memory before any of it is synced: each page has
+/// a block to give back. What is new has the space that there is meanwhile.
+#[test]
+fn all_of_a_full_volume_waits_in_memory_to_be_written_over() {
+    for (mlogs, copies, keeps) in [(1, 1, 0), (2, 2, 0), (2, 2, 400), (4, 2, 800)] {
+        let what = format!("{mlogs} logs, {copies} copies, {keeps} blocks free");
+        let dev = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        let d: Arc<dyn Device> = dev.clone();
+        let format = FormatOptions { segment_blocks: 64, mlogs, ..Default::default() };
+        let format = FormatOptions { metadata_copies: copies, ..format };
+        Store::format(std::slice::from_ref(&d), &format).unwrap();
+        let options = MountOptions { cache_size: 512 << 20, ..options() };
+        let fs = Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
+        let blocks = fs.statfs().unwrap().free;
+        let file = fs.create("/large").unwrap();
+        let mut pages = 0;
+        while pages < blocks - keeps && file.write_all_at(&[0; 4096], pages * 4096).is_ok() {
+            pages += 1;
+        }
+        fs.volume().sync().unwrap();
+        let dirty = || fs.volume().report().unwrap().cache.dirty_bytes / 4096;
+        let mut is = vec![0_u8; pages as usize];
+        let mut rng = Rng::new(keeps + mlogs as u64);
+        for round in 1..4 {
+            for n in 0..2 * pages {
+                let (at, value) = (rng.below(pages), round * 50 + (n % 50) as u8);
+                let many = if n % 4 == 0 { 1 + rng.below(20).min(pages - at - 1) } else { 1 };
+                is[at as usize..(at + many) as usize].fill(value);
+                let written = file.write_all_at(&vec![value; many as usize * 4096], at * 4096);
+                written.unwrap_or_else(|e| panic!("{what}: write {n}: {e}"));
+                if keeps > 0 && n % 1000 == 0 {
+                    fs.write(format!("/new{}", n % 4000), [1; 9000])
+                        .unwrap_or_else(|e| panic!("{what}: {e}"));
+                }
+            }
+            assert!(dirty() > pages * 9 / 10, "{what}: {} of {pages} pages wait", dirty());
+            file.sync_all().unwrap_or_else(|e| panic!("{what}: fsync: {e}"));
+            assert!(dirty() < 16, "{what}: {} pages are left", dirty());
+            let crashed = after_crash(&dev);
+            let again = crashed.read("/large").unwrap();
+            assert_eq!(again.len() as u64, pages * 4096);
+            let same = again.chunks(4096).zip(&is).all(|(page, is)| page.iter().all(|b| b == is));
+            assert!(same, "{what}: round {round}");
+        }
+        drop(file);
+        close_and_check(fs, dev);
+    }
+}
+
 /// Such pages are written over, on a volume that is full but for some hundredths: each has a node
 /// of the map written anew by the next checkpoint, so that is made before what it needs is more
 /// than is free. Nobody made it: an fsync failed for want of space with a fifth of the volume free,

@@ -4,7 +4,8 @@ use lanefs_format::Ino;
 use lanefs_sync::SeqWord;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The content is newer than the store's. Holds one block of the store's reservation.
+/// The content is newer than the store's. Holds one block of the store's reservation, but for
+/// [`LENT`].
 pub(super) const DIRTY: u32 = 1;
 /// An image of the content is on its way to the store; its reservation travels with it.
 pub(super) const WRITEBACK: u32 = 2;
@@ -26,10 +27,16 @@ pub(super) const BEHIND: u32 = 32;
 /// tree, or it is lost and stands for its leaf.
 pub(super) const NOTED: u32 = 64;
 
-/// All state bits.
-const ALL: u32 = DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND | NOTED;
+/// Dirty without a reservation: the store has a block of this page, which it gets back for the one
+/// that it writes.
+pub(super) const LENT: u32 = 128;
+/// The same of the image that is on its way.
+pub(super) const IMAGE_LENT: u32 = 256;
 
-const _: () = assert!(ALL.count_ones() == 7, "a bit for each");
+/// All state bits.
+const ALL: u32 = DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND | NOTED | LENT | IMAGE_LENT;
+
+const _: () = assert!(ALL.count_ones() == 9, "a bit for each");
 
 /// Pages a file can have: offsets up to 8 EiB.
 pub(super) const MAX_PAGES: u64 = 1 << 51;
@@ -115,10 +122,12 @@ impl Desc {
         let (state, slot) = (self.state(), self.slot.load(Ordering::Relaxed));
         debug_assert_eq!(state & !ALL, 0, "state {state:#x}");
         debug_assert!(state & (DIRTY | NOTED) != NOTED, "a clean page counts as a leaf");
+        debug_assert!(state & (DIRTY | LENT) != LENT, "a clean page lacks a promise");
+        debug_assert!(state & (WRITEBACK | IMAGE_LENT) != IMAGE_LENT, "no image lacks a promise");
         if self.is_free() {
             debug_assert!(slot.is_null(), "a frame of no file is in a tree");
             debug_assert_eq!(self.page.load(Ordering::Relaxed), 0, "a page of no file");
-            let left = if state & LOST != 0 { LOST | DIRTY | WRITEBACK | NOTED } else { 0 };
+            let left = if state & LOST != 0 { ALL & !(HOLE | ONCE | BEHIND) } else { 0 };
             debug_assert_eq!(state & !left, 0, "state {state:#x} of a frame of no file");
         } else {
             debug_assert_eq!(state & LOST, 0, "a lost frame has a file");

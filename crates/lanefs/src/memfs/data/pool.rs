@@ -51,6 +51,8 @@ pub(super) struct LaneSlot {
     pub(super) dirty: AtomicI64,
     /// Likewise, of leaves with dirty pages.
     pub(super) leaves: AtomicI64,
+    /// Likewise, of frames that are dirty without a promise.
+    pub(super) lent: AtomicI64,
 }
 
 /// All page frames of a volume.

@@ -6,7 +6,7 @@
 //! (never waited for), looked at again, detached and freed. A detached page is read again from the
 //! store, which is right because a clean page equals what the store holds.
 
-use super::frame::{DIRTY, LOST, NOTED, WRITEBACK};
+use super::frame::{DIRTY, IMAGE_LENT, LENT, LOST, NOTED, WRITEBACK};
 use super::pool::{FrameNo, FramePool};
 use super::tree;
 use std::sync::atomic::Ordering;
@@ -75,6 +75,9 @@ impl FramePool {
             let leaves = i64::from(guard.has(NOTED)) + i64::from(guard.has(WRITEBACK));
             if leaves > 0 {
                 self.count_dirty_leaves(lane, -leaves);
+            }
+            if guard.has(LENT | IMAGE_LENT) {
+                self.count_lent(lane, -1);
             }
             guard.clear();
         } else if desc.is_free() || guard.has(DIRTY | WRITEBACK) {

@@ -20,6 +20,10 @@ pub trait PageStore: Sync {
     /// Promises space for a page that has a block, or is preallocated: also on a full volume, but
     /// not for very many before they are written back.
     fn reserve_rewrite(&self, lane: usize) -> bool;
+    /// Returns whether pages that have a block are to be made dirty without a promise.
+    fn lends(&self) -> bool;
+    /// Returns whether the page is known to have a block. Reads nothing.
+    fn has_block(&self, ino: Ino, page: u64) -> bool;
     /// Returns whether so many leaves may have dirty pages: what is free has space for the nodes of
     /// maps that they may need when they are written back, of which nothing is promised.
     fn has_space_for_maps(&self, _leaves: u64) -> bool {

@@ -25,7 +25,7 @@
 //!    root anyway.
 
 pub(super) use super::frame::MAX_PAGES;
-use super::frame::{DIRTY, Desc, LOST, NOTED, PageGuard, Slot, WRITEBACK};
+use super::frame::{DIRTY, Desc, IMAGE_LENT, LENT, LOST, NOTED, PageGuard, Slot, WRITEBACK};
 use super::{DataCtx, FileData};
 use crossbeam_epoch::{self as epoch, Guard};
 use lanefs_format::Ino;
@@ -736,7 +736,8 @@ fn abandon(slot: &Slot, counts: &mut bool) {
         // A reclaimer may have detached it before we had the lock, and another file may own it by
         // now.
         if std::ptr::eq(guard.slot(), slot) {
-            let mut counted = guard.desc().state() & (DIRTY | WRITEBACK | NOTED);
+            let kept = DIRTY | WRITEBACK | NOTED | LENT | IMAGE_LENT;
+            let mut counted = guard.desc().state() & kept;
             if *counts && counted & (DIRTY | NOTED) == DIRTY {
                 counted |= NOTED;
                 *counts = false;

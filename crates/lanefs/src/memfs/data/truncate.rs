@@ -1,6 +1,6 @@
 //! Taking pages away: truncate, holes, zeroed and allocated ranges.
 
-use super::frame::{BEHIND, DIRTY, HOLE, PageGuard, WRITEBACK};
+use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, LENT, PageGuard, WRITEBACK};
 use super::pool::Hand;
 use super::read::{Loaded, is_zero};
 use super::tree::{self, MAX_PAGES};
@@ -396,6 +396,7 @@ impl FileData {
         drop(self.tree.lock());
         let pin = epoch::pin();
         let (mut dirty, mut counted, mut fresh, mut under_way) = (0, 0, 0, 0);
+        let (mut promised, mut lent) = (0, 0);
         let _ = self.each_page(range.clone(), false, &pin, &mut |page, desc| {
             let guard = desc.lock();
             if !desc.is(ctx.ino, page) {
@@ -404,6 +405,7 @@ impl FileData {
             }
             if guard.has(DIRTY) {
                 dirty += 1;
+                promised += u64::from(!guard.has(LENT));
                 fresh += u64::from(guard.has(HOLE));
                 self.unmark_dirty(ctx, &guard);
             }
@@ -411,6 +413,7 @@ impl FileData {
                 counted += 1;
             }
             under_way += i64::from(guard.has(WRITEBACK));
+            lent += i64::from(guard.has(LENT | IMAGE_LENT));
             tree::detach(&guard);
             drop(guard);
             ctx.pool.give(ctx.lane, ctx.pool.number(desc));
@@ -423,8 +426,11 @@ impl FileData {
         if under_way > 0 {
             ctx.pool.count_dirty_leaves(ctx.lane, -under_way);
         }
-        if dirty > 0 {
-            ctx.store.unreserve(ctx.lane, dirty);
+        if lent > 0 {
+            ctx.pool.count_lent(ctx.lane, -lent);
+        }
+        if promised > 0 {
+            ctx.store.unreserve(ctx.lane, promised);
         }
         drop(pin);
         self.prune(range);

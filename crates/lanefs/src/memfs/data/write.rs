@@ -6,7 +6,7 @@
 //! enough (a page was evicted in between, the file shrank), it stops at a page's border, and both
 //! are done again for the rest.
 
-use super::frame::{DIRTY, HOLE, NOTED, ONCE, PageGuard, WRITEBACK};
+use super::frame::{DIRTY, HOLE, LENT, NOTED, ONCE, PageGuard, WRITEBACK};
 use super::pool::Hand;
 use super::tree::{self, Refused};
 use super::{DataCtx, FileData, PAGE, PageRead, page_at, pages_of};
@@ -240,6 +240,11 @@ impl FileData {
             return Ok(());
         }
         drop(pin);
+        if ctx.store.lends() && first < pages_of(self.size()) {
+            // So that the way to its block is in memory when that is asked for. An error says that
+            // it has none.
+            let _ = ctx.store.has_space(ctx.ino, first);
+        }
         ctx.pool.take(ctx.lane, missing, hand)?;
         let stored = pages_of(self.size());
         if !at.is_multiple_of(PAGE as u64) && first < stored {
@@ -308,7 +313,7 @@ impl FileData {
             debug_assert!(held.is_none_or(|held| held + 1 == page), "pages are locked in ascending order");
             debug_assert!(guard.desc().is(ctx.ino, page), "another page was locked");
             if from == 0 && rest.len() >= 2 * PAGE {
-                let mut run = Run { pages: smallvec![guard], new: u64::from(new) };
+                let mut run = Run { pages: smallvec![guard], new: u64::from(new), lent: 0 };
                 self.extend_run(ctx, &mut run, rest.len() / PAGE, sized, &mut hand.frames, &pin);
                 drop(before.take());
                 match self.put_run(ctx, &mut run, rest, sized, hand, newly_dirty) {
@@ -325,8 +330,12 @@ impl FileData {
                 undo(ctx, guard, new, &mut hand.frames);
                 return (done, Stop::Shrunk);
             }
+            let mut lent = false;
             if !guard.has(DIRTY) {
-                if hand.blocks > 0 {
+                lent = self.is_lent(ctx, &guard);
+                if lent {
+                    // Its block is given back for the one that it will get.
+                } else if hand.blocks > 0 {
                     hand.blocks -= 1;
                 } else if !ctx.store.reserve(ctx.lane, 1)
                     && let Err(e) = self.reserve_own(ctx, page)
@@ -336,7 +345,9 @@ impl FileData {
                 }
             }
             if new && let Err(e) = self.fill_new(ctx, &guard, from, part.len()) {
-                ctx.store.unreserve(ctx.lane, 1);
+                if !lent {
+                    ctx.store.unreserve(ctx.lane, 1);
+                }
                 undo(ctx, guard, new, &mut hand.frames);
                 return (done, Stop::Failed(e));
             }
@@ -345,6 +356,10 @@ impl FileData {
             guard.desc().touch();
             if !guard.has(DIRTY) {
                 *newly_dirty |= self.set_dirty(ctx, &guard);
+                if lent {
+                    guard.set(LENT);
+                    ctx.pool.count_lent(ctx.lane, 1);
+                }
             }
             debug_assert!(guard.has(DIRTY), "what was written is not the store's");
             done += part.len();
@@ -385,6 +400,11 @@ impl FileData {
         let part = &bytes[..run.pages.len() * PAGE];
         copy_into(ctx, &run.pages, part);
         *newly_dirty |= self.set_dirty_run(ctx, &run.pages);
+        if run.lent != 0 {
+            let lent = run.pages.iter().enumerate().filter(|(n, _)| run.lent >> n & 1 == 1);
+            lent.for_each(|(_, page)| page.set(LENT));
+            ctx.pool.count_lent(ctx.lane, run.lent.count_ones().into());
+        }
         debug_assert!(run.pages.iter().all(|p| p.has(DIRTY)), "what was written is not the store's");
         Ok(part.len())
     }
@@ -447,8 +467,13 @@ impl FileData {
     /// Reserves for the pages of a run that are not dirty. If there is not enough for all, the run
     /// is cut to its first page; if there is nothing for that, the error is returned.
     fn reserve_run(&self, ctx: &DataCtx<'_>, run: &mut Run<'_>, hand: &mut InHand) -> Result<()> {
+        if ctx.store.lends() {
+            let lent = run.pages.iter().enumerate().filter(|(_, p)| !p.has(DIRTY) && self.is_lent(ctx, p));
+            run.lent = lent.fold(0, |bits, (n, _)| bits | 1 << n);
+        }
         loop {
             let clean = run.pages.iter().filter(|p| !p.has(DIRTY)).count() as u64;
+            let clean = clean - u64::from(run.lent.count_ones());
             let more = clean.saturating_sub(hand.blocks);
             if more == 0 || ctx.store.reserve(ctx.lane, more) {
                 hand.blocks -= clean - more;
@@ -462,6 +487,12 @@ impl FileData {
                 run.undo_last(ctx, &mut hand.frames);
             }
         }
+    }
+
+    /// Returns whether a locked page that is not dirty becomes so without a promise (D7).
+    fn is_lent(&self, ctx: &DataCtx<'_>, page: &PageGuard<'_>) -> bool {
+        debug_assert!(!page.has(DIRTY | LENT), "it was asked before");
+        ctx.store.lends() && !page.has(WRITEBACK | HOLE) && ctx.store.has_block(ctx.ino, page.page())
     }
 
     /// Reserves for a page that has space of its own, on a full volume: a block that it will give
@@ -585,6 +616,8 @@ struct Run<'g> {
     pages: SmallVec<[PageGuard<'g>; RUN]>,
     /// The pages for which a frame was attached, a bit each.
     new: u64,
+    /// The pages that become dirty without a promise.
+    lent: u64,
 }
 
 impl Run<'_> {
@@ -592,6 +625,7 @@ impl Run<'_> {
     /// to the hand.
     fn undo_last(&mut self, ctx: &DataCtx<'_>, hand: &mut Hand) {
         let Some(guard) = self.pages.pop() else { return };
+        self.lent &= !(1 << self.pages.len());
         undo(ctx, guard, self.new >> self.pages.len() & 1 == 1, hand);
     }
 }

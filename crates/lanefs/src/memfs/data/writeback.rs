@@ -7,14 +7,14 @@
 //! let size = data.size();                        // with the other attributes
 //! let captured = data.capture(&ctx, &wb, max, range, size);
 //! let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
-//! let ok = store.submit(.. captured.pages, attrs with `size`, reserved: pages.len() ..).is_ok();
+//! let ok = store.submit(.. captured.pages, attrs with `size`, reserved: captured.promises() ..).is_ok();
 //! data.finish(&ctx, &wb, &pages, ok);
 //! ```
 //!
 //! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very
 //! file go on meanwhile.
 
-use super::frame::{BEHIND, DIRTY, HOLE, ONCE, WRITEBACK};
+use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, LENT, ONCE, WRITEBACK};
 use super::tree::{self, MAX_PAGES};
 use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
@@ -50,10 +50,20 @@ pub struct Captured {
     /// Dirty pages that were left out: the last one, perhaps, if it has bytes behind the size and
     /// there is no second block for these (D7). It is to be captured with the size lock held.
     pub skipped: usize,
+    /// Pages whose images take no promise along: the store has a block of each, which it gets back.
+    pub lent: usize,
+}
+
+impl Captured {
+    /// Returns the number of blocks that were promised for the pages.
+    pub fn promises(&self) -> usize {
+        self.pages.len() - self.lent
+    }
 }
 
 enum Image {
-    Taken(Box<Block>),
+    /// An image, and whether it takes no promise along.
+    Taken(Box<Block>, bool),
     NotDirty,
     NoSpace,
 }
@@ -78,7 +88,7 @@ impl FileData {
     }
 
     /// Copies up to `max` dirty pages of `range` that lie inside `size`, the size that will be
-    /// stored with them (D6). Each image takes one block of reservation along.
+    /// stored with them (D6). Each image takes one block of reservation along, if its page had it.
     pub fn capture(
         &self,
         ctx: &DataCtx<'_>,
@@ -103,7 +113,10 @@ impl FileData {
         out.pages.reserve_exact(found.len());
         for page in found {
             match self.capture_page(ctx, page, size, &pin) {
-                Image::Taken(image) => out.pages.push((page, image)),
+                Image::Taken(image, lent) => {
+                    out.pages.push((page, image));
+                    out.lent += usize::from(lent);
+                }
                 Image::NotDirty => {}
                 Image::NoSpace => out.skipped += 1,
             }
@@ -141,8 +154,9 @@ impl FileData {
             guard.reset(DIRTY);
             self.unmark_dirty(ctx, &guard);
         }
-        guard.reset(HOLE | BEHIND);
-        guard.set(WRITEBACK);
+        let lent = guard.has(LENT);
+        guard.reset(HOLE | BEHIND | LENT);
+        guard.set(WRITEBACK | if lent { IMAGE_LENT } else { 0 });
         debug_assert_eq!(guard.has(DIRTY), extending, "the mark is cleared before the copy (O15)");
         // SAFETY: a page is a block; the image is ours, and no writer has the page while we hold
         // its lock.
@@ -155,7 +169,7 @@ impl FileData {
         if inside < PAGE {
             image.0[inside..].fill(0);
         }
-        Image::Taken(image)
+        Image::Taken(image, lent)
     }
 
     /// Takes note of what became of captured pages: `ok` if the store has them now. If not, they
@@ -165,17 +179,21 @@ impl FileData {
         debug_assert!(writeback.is_of(self), "the lock of another file");
         debug_assert!(pages.is_sorted_by(|a, b| a < b), "each page once, in order");
         let pin = epoch::pin();
-        let (mut clean, mut spare, mut done) = (0, 0, 0);
+        let (mut clean, mut spare, mut done, mut lent) = (0, 0, 0, 0);
         let mut gone = None;
         for &page in pages {
             let Some(guard) = self.lock_page(ctx.ino, page, &pin) else { continue };
             if guard.has(WRITEBACK) {
-                guard.reset(WRITEBACK);
+                let image_lent = guard.has(IMAGE_LENT);
+                guard.reset(WRITEBACK | IMAGE_LENT);
                 done += 1;
                 if guard.has(DIRTY) {
-                    spare += u64::from(!ok); // it took a reservation of its own
+                    debug_assert!(!guard.has(LENT), "dirtied beside its image without a promise");
+                    lent += i64::from(image_lent);
+                    spare += u64::from(!ok && !image_lent); // it took a reservation of its own
                 } else if ok {
                     clean += 1;
+                    lent += i64::from(image_lent);
                     if guard.has(ONCE) {
                         let frame = ctx.pool.number(guard.desc());
                         tree::detach(&guard);
@@ -185,7 +203,7 @@ impl FileData {
                         continue;
                     }
                 } else {
-                    guard.set(DIRTY);
+                    guard.set(DIRTY | if image_lent { LENT } else { 0 });
                     self.mark_dirty(ctx, &guard);
                 }
             }
@@ -201,6 +219,9 @@ impl FileData {
         }
         if done > 0 {
             ctx.pool.count_dirty_leaves(ctx.lane, -done);
+        }
+        if lent > 0 {
+            ctx.pool.count_lent(ctx.lane, -lent);
         }
         if spare > 0 {
             ctx.store.unreserve(ctx.lane, spare);

@@ -16,7 +16,8 @@
 //! space twice. The store charges nodes as the pages come to it. How many nodes that may be is
 //! counted by *leaves* of the page trees that have dirty pages: the pages of such a leaf lie in one
 //! node of the map. A page that only a lane's stamp knows of, and one of which an image is on its
-//! way to the store, counts as a leaf. A file of one page needs no node and counts nothing.
+//! way to the store, counts as a leaf. A file of one page needs no node and counts nothing. Nor do
+//! pages count that are dirty without a promise ([`super::super::frame::LENT`]): they have a node.
 
 use super::{FramePool, Hand};
 use crate::error::{Error, Result};
@@ -52,6 +53,8 @@ pub(in crate::memfs::data) struct Throttle {
     dirty: CachePadded<AtomicI64>,
     /// Likewise, of leaves with dirty pages.
     leaves: CachePadded<AtomicI64>,
+    /// Likewise, of frames that are dirty, or under way, without a promise.
+    lent: CachePadded<AtomicI64>,
     background: i64,
     hard: i64,
     step: i64,
@@ -67,6 +70,7 @@ impl Throttle {
         let throttle = Throttle {
             dirty: CachePadded::new(AtomicI64::new(0)),
             leaves: CachePadded::new(AtomicI64::new(0)),
+            lent: CachePadded::new(AtomicI64::new(0)),
             background: (frames / 5) as i64,
             hard: (frames * 2 / 5) as i64,
             step: (frames / 2048).clamp(1, 32) as i64,
@@ -155,6 +159,39 @@ impl FramePool {
         }
     }
 
+    /// Counts frames that are dirty, or under way, without a promise (`by` > 0), or are so no more.
+    /// May be called with page locks held.
+    pub(in crate::memfs::data) fn count_lent(&self, lane: usize, by: i64) {
+        debug_assert!(by != 0 && by.unsigned_abs() <= self.frames() as u64, "{by} frames changed");
+        let lane = self.lane(lane);
+        // Relaxed: as in `count_dirty`.
+        let mine = lane.lent.fetch_add(by, Ordering::Relaxed) + by;
+        if mine.abs() >= self.throttle.step {
+            let moved = lane.lent.swap(0, Ordering::Relaxed);
+            self.throttle.lent.fetch_add(moved, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how many frames are dirty, or under way, without a promise; exactly if nobody is
+    /// changing it.
+    #[cfg(test)]
+    pub(in crate::memfs::data) fn lent_frames(&self) -> i64 {
+        let lanes: i64 = self.lane_slots().map(|l| l.lent.load(Ordering::Relaxed)).sum();
+        self.throttle.lent.load(Ordering::Relaxed) + lanes
+    }
+
+    /// Returns how many leaves may need a node that there is not yet, about. A page that is dirty
+    /// without a promise has a block, and so its node.
+    fn leaves_without_nodes(&self) -> i64 {
+        let t = &self.throttle;
+        // Relaxed: statistics.
+        let leaves = t.leaves.load(Ordering::Relaxed);
+        match t.lent.load(Ordering::Relaxed) {
+            0 => leaves,
+            lent => leaves.min(t.dirty.load(Ordering::Relaxed) - lent),
+        }
+    }
+
     /// Returns how many leaves have dirty pages, or stand for such; exactly if nobody is changing
     /// it.
     pub(in crate::memfs::data) fn dirty_leaves(&self) -> i64 {
@@ -171,8 +208,7 @@ impl FramePool {
         if dirty > self.throttle.hard {
             return self.slow_down_slow();
         }
-        // Relaxed: as above.
-        let leaves = self.throttle.leaves.load(Ordering::Relaxed);
+        let leaves = self.leaves_without_nodes();
         if leaves > self.throttle.step && !has_space(leaves as u64) {
             self.make_space_for_maps(has_space);
         }
@@ -183,7 +219,7 @@ impl FramePool {
     fn make_space_for_maps(&self, has_space: impl Fn(u64) -> bool) {
         let end = Instant::now() + SLOWED;
         loop {
-            let leaves = self.throttle.leaves.load(Ordering::Relaxed).max(0) as u64;
+            let leaves = self.leaves_without_nodes().max(0) as u64;
             debug_assert!(leaves <= self.frames() as u64 * 2, "{leaves} leaves have dirty pages");
             if has_space(leaves) || self.throttle.write_back(MANY_BACK) == 0 || Instant::now() >= end {
                 return;

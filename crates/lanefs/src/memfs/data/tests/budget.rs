@@ -45,7 +45,7 @@ fn pages_written_once_leave_memory_when_they_are_clean() {
     let captured = data.capture(&ctx, &round, 60, 0..u64::MAX, data.size());
     data.write(&ctx, 5 * 4096, &[8; 4096]).unwrap();
     let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
-    world.store.submit(ctx.ino, captured.pages);
+    world.store.submit(ctx.ino, captured);
     data.finish(&ctx, &round, &pages, true);
     drop(round);
     assert_eq!(used(&world), 41);

@@ -14,6 +14,9 @@ pub const INO: Ino = Ino(77);
 /// Nothing is said beside; this store keeps no attributes.
 pub const NO_CUT: Cut<'static> = Cut { size: None, time: None, attrs: &|| unreachable!() };
 
+/// Below so many free blocks pages that have one are dirty without a promise.
+const LITTLE: i64 = 40;
+
 pub struct FakeStore {
     pub pages: Mutex<BTreeMap<(u64, u64), Box<Block>>>,
     pub free: AtomicI64,
@@ -37,10 +40,11 @@ impl FakeStore {
     }
 
     /// What a submitted transaction does.
-    pub fn submit(&self, ino: Ino, pages: Vec<(u64, Box<Block>)>) {
+    pub fn submit(&self, ino: Ino, captured: Captured) {
         let mut map = self.pages.lock();
-        for (page, block) in pages {
-            self.reserved.fetch_sub(1, Ordering::SeqCst);
+        self.reserved.fetch_sub(captured.promises() as i64, Ordering::SeqCst);
+        self.free.fetch_sub(captured.lent as i64, Ordering::SeqCst);
+        for (page, block) in captured.pages {
             let kept = self.kept.lock().remove(&(ino.0, page));
             if map.insert((ino.0, page), block).is_some() || kept {
                 self.free.fetch_add(1, Ordering::SeqCst);
@@ -106,6 +110,12 @@ impl PageStore for FakeStore {
             self.reserved.fetch_add(1, Ordering::SeqCst);
         }
         left
+    }
+    fn lends(&self) -> bool {
+        self.free.load(Ordering::SeqCst) < LITTLE
+    }
+    fn has_block(&self, ino: Ino, page: u64) -> bool {
+        self.pages.lock().contains_key(&(ino.0, page))
     }
     fn unreserve(&self, _lane: usize, blocks: u64) {
         self.reserved.fetch_sub(blocks as i64, Ordering::SeqCst);
@@ -224,7 +234,7 @@ impl World {
                 let inside = size.saturating_sub(page * 4096).min(4096) as usize;
                 assert!(inside > 0 && block.0[inside..].iter().all(|&b| b == 0), "D6");
             }
-            self.store.submit(ctx.ino, captured.pages);
+            self.store.submit(ctx.ino, captured);
         }
         data.finish(&ctx, &wb, &pages, ok);
         Some(pages.len())
@@ -234,7 +244,9 @@ impl World {
     pub fn check(&self) {
         let dirty: usize = self.files.iter().map(|f| f.dirty_pages()).sum();
         assert_eq!(self.pool.dirty_frames(), dirty, "the pool's count of dirty frames");
-        assert_eq!(self.store.reserved.load(Ordering::SeqCst), dirty as i64, "D7");
+        let lent = self.pool.lent_frames();
+        assert!((0..=dirty as i64).contains(&lent), "{lent} of {dirty} pages without a promise");
+        assert_eq!(self.store.reserved.load(Ordering::SeqCst), dirty as i64 - lent, "D7");
         let mut leaves = 0;
         for (n, file) in self.files.iter().enumerate() {
             assert!(file.has_dirty() || file.dirty_pages() == 0);
