@@ -3,6 +3,7 @@
 mod bench;
 mod budget;
 mod fake;
+mod lent;
 mod model;
 mod races;
 mod threads;
