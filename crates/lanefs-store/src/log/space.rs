@@ -99,6 +99,14 @@ fn beyond(usable: u32, segment_blocks: u32, mlogs: usize) -> i64 {
     i64::from(segments_held_back(usable, mlogs)) * i64::from(segment_blocks) / 8
 }
 
+/// Dirty nodes of the maps of inodes with more than some of them.
+#[derive(Default)]
+struct DirtyNodes {
+    dirty: AtomicI64,
+    /// Of these, what the last checkpoint could not write: their inode's NEW is not folded.
+    left: AtomicI64,
+}
+
 /// The blocks that users may fill: see the head of the file.
 pub(crate) struct Space {
     /// Blocks users can fill when nothing is stored. Written when the volume grows, under the
@@ -112,12 +120,9 @@ pub(crate) struct Space {
     /// and twice those of the blocks that were promised for them. Written by folds, and where
     /// nothing is free.
     taken_out: CachePadded<AtomicI64>,
-    /// Dirty nodes of maps of inodes with more than some of them. Written by who makes nodes dirty,
-    /// several at a time, and by checkpoints; read by who writes many pages.
-    dirty_nodes: CachePadded<AtomicI64>,
-    /// Of these, what the last checkpoint could not write: their inode's NEW is not folded. Written
-    /// by checkpoints.
-    nodes_left: AtomicI64,
+    /// On a line of its own: written by who makes nodes dirty, several at a time, and by
+    /// checkpoints; read by who writes many pages.
+    nodes: CachePadded<DirtyNodes>,
     segment_blocks: u32,
     copies: u32,
     mlogs: usize,
@@ -139,8 +144,7 @@ impl Space {
             free: StridedCounter::new(total as i64, lanes, 1024),
             beyond: AtomicI64::new(beyond(usable, segment_blocks, mlogs)),
             taken_out: CachePadded::new(AtomicI64::new(0)),
-            dirty_nodes: CachePadded::new(AtomicI64::new(0)),
-            nodes_left: AtomicI64::new(0),
+            nodes: CachePadded::default(),
             segment_blocks,
             copies,
             mlogs,
@@ -234,25 +238,27 @@ impl Space {
 
     /// Counts nodes of a map that became dirty, or were written, if they are fewer than none.
     pub fn count_dirty_nodes(&self, more: i64) {
-        let before = self.dirty_nodes.fetch_add(more, Relaxed);
+        let before = self.nodes.dirty.fetch_add(more, Relaxed);
         debug_assert!(before + more >= 0, "{before} nodes were dirty, and {more} more are");
     }
 
     /// Returns whether there are such nodes.
     pub fn has_dirty_nodes(&self) -> bool {
-        self.dirty_nodes.load(Relaxed) > 0
+        self.nodes.dirty.load(Relaxed) > 0
     }
 
     /// Notes how many of them a checkpoint could not write.
     pub fn leave_dirty_nodes(&self, left: u64) {
         debug_assert!(i64::try_from(left).is_ok(), "{left} nodes in memory");
-        self.nodes_left.store(left.cast_signed(), Relaxed);
+        if self.nodes.left.load(Relaxed) != left.cast_signed() {
+            self.nodes.left.store(left.cast_signed(), Relaxed);
+        }
     }
 
     /// Returns how many blocks the dirty nodes of large maps take when a checkpoint writes them,
     /// without those that the last one could not write.
     pub fn blocks_of_dirty_nodes(&self) -> u64 {
-        let nodes = self.dirty_nodes.load(Relaxed) - self.nodes_left.load(Relaxed);
+        let nodes = self.nodes.dirty.load(Relaxed) - self.nodes.left.load(Relaxed);
         nodes.max(0).cast_unsigned() * self.copies()
     }
 
