@@ -71,9 +71,10 @@
 //! page that is dirtied again while in writeback takes another. For a page that a truncate or a hole
 //! covers in part the block is asked for so that it is to be had on a full volume too, and so it is for a page
 //! that has a block, or is preallocated, if there is no other: it gives one back, or takes the one that is kept for it.
-//! Where little is free a page with a block of its own is made dirty without any (LENT, `frame`): the store writes
-//! it to another block and has that one back, so however many wait they need no more than what a round of them
-//! takes, which is freed by the checkpoint behind it. What is free is left to what is new.
+//! Where little is free a page with a block of its own, in which the file does not end, is made
+//! dirty without any (LENT, `frame`): the store writes it to another block and has that one back, so
+//! however many wait they need no more than what a round of them takes, which is freed by the
+//! checkpoint behind it. What is free is left to what is new.
 //! The last page may hold bytes behind the size that goes with its image (D6), for which it stays
 //! dirty: that takes a second block, which no write has asked for. Where there is none the page is
 //! left out, and captured with the size lock held, when no bytes lie behind the size. So no fsync

@@ -489,10 +489,14 @@ impl FileData {
         }
     }
 
-    /// Returns whether a locked page that is not dirty becomes so without a promise (D7).
+    /// Returns whether a locked page that is not dirty becomes so without a promise (D7). Not one
+    /// in which the file ends: the store may move it into the inode, which then takes a block.
     fn is_lent(&self, ctx: &DataCtx<'_>, page: &PageGuard<'_>) -> bool {
         debug_assert!(!page.has(DIRTY | LENT), "it was asked before");
-        ctx.store.lends() && !page.has(WRITEBACK | HOLE) && ctx.store.has_block(ctx.ino, page.page())
+        ctx.store.lends()
+            && !page.has(WRITEBACK | HOLE)
+            && (page.page() + 1) * PAGE as u64 <= self.size()
+            && ctx.store.has_block(ctx.ino, page.page())
     }
 
     /// Reserves for a page that has space of its own, on a full volume: a block that it will give

@@ -40,6 +40,12 @@ fn a_page_with_a_block_takes_nothing_of_what_is_free() {
     world.write_back(0, 100, true);
     assert_eq!((lent(&world), world.store.free.load(SeqCst)), ((0, 0), 3));
     world.check();
+    // Nor is one lent in which the file ends.
+    file.truncate(&ctx, PAGES * 4096 + 100, None).unwrap();
+    world.write_back(0, 100, true);
+    file.write(&ctx, PAGES * 4096, &[4; 100]).unwrap();
+    assert_eq!(lent(&world), (0, 1));
+    world.check();
 }
 
 /// The image of a page has no promise, and the page that is written over meanwhile has one: whether
