@@ -582,7 +582,8 @@ fn all_of_a_full_volume_waits_in_memory_to_be_written_over() {
                         .unwrap_or_else(|e| panic!("{what}: {e}"));
                 }
             }
-            assert!(dirty() > pages * 9 / 10, "{what}: {} of {pages} pages wait", dirty());
+            // What is new may have all of them written back.
+            assert!(keeps > 0 || dirty() > pages * 9 / 10, "{what}: {} of {pages} pages wait", dirty());
             file.sync_all().unwrap_or_else(|e| panic!("{what}: fsync: {e}"));
             assert!(dirty() < 16, "{what}: {} pages are left", dirty());
             let crashed = after_crash(&dev);
