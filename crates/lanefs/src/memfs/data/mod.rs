@@ -118,6 +118,7 @@ mod errseq;
 mod frame;
 mod gaps;
 mod pool;
+mod promise;
 mod read;
 mod readahead;
 mod reclaim;
@@ -132,11 +133,12 @@ mod writeback;
 
 pub use errseq::ErrSeq;
 pub use pool::{FramePool, Writeback};
+pub use promise::SPACE_LENT;
 pub use readahead::ReadAhead;
 pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
 #[cfg(test)]
 pub(crate) use tests::after_reading_size;
-pub use write::{SPACE_LENT, Written};
+pub use write::Written;
 pub use writeback::{Captured, WritebackGuard};
 
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE};

@@ -18,10 +18,6 @@ use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// The error for a page that has space of its own and is not written for now: what full volumes
-/// lend to such pages is lent to others, until these are written back.
-pub const SPACE_LENT: Error = Error::Posix(libc::EAGAIN);
-
 /// The outcome of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
@@ -337,11 +333,14 @@ impl FileData {
                     // Its block is given back for the one that it will get.
                 } else if hand.blocks > 0 {
                     hand.blocks -= 1;
-                } else if !ctx.store.reserve(ctx.lane, 1)
-                    && let Err(e) = self.reserve_own(ctx, page)
-                {
-                    undo(ctx, guard, new, &mut hand.frames);
-                    return (done, Stop::Failed(e));
+                } else if !ctx.store.reserve(ctx.lane, 1) {
+                    match self.reserve_own(ctx, &guard) {
+                        Ok(is_lent) => lent = is_lent,
+                        Err(e) => {
+                            undo(ctx, guard, new, &mut hand.frames);
+                            return (done, Stop::Failed(e));
+                        }
+                    }
                 }
             }
             if new && let Err(e) = self.fill_new(ctx, &guard, from, part.len()) {
@@ -481,33 +480,12 @@ impl FileData {
             }
             if let [page] = &run.pages[..] {
                 debug_assert!(hand.blocks == 0, "a block is in hand");
-                return self.reserve_own(ctx, page.page());
+                run.lent = u64::from(self.reserve_own(ctx, page)?);
+                return Ok(());
             }
             while run.pages.len() > 1 {
                 run.undo_last(ctx, &mut hand.frames);
             }
-        }
-    }
-
-    /// Returns whether a locked page that is not dirty becomes so without a promise (D7). Not one
-    /// in which the file ends: the store may move it into the inode, which then takes a block.
-    fn is_lent(&self, ctx: &DataCtx<'_>, page: &PageGuard<'_>) -> bool {
-        debug_assert!(!page.has(DIRTY | LENT), "it was asked before");
-        ctx.store.lends()
-            && !page.has(WRITEBACK | HOLE)
-            && (page.page() + 1) * PAGE as u64 <= self.size()
-            && ctx.store.has_block(ctx.ino, page.page())
-    }
-
-    /// Reserves for a page that has space of its own, on a full volume: a block that it will give
-    /// back, or one that is kept for it. [`SPACE_LENT`] if others have all that is lent for that.
-    #[cold]
-    fn reserve_own(&self, ctx: &DataCtx<'_>, page: u64) -> Result<()> {
-        // What cannot be read is refused for want of space.
-        match ctx.store.has_space(ctx.ino, page) {
-            Ok(true) if ctx.store.reserve_rewrite(ctx.lane) => Ok(()),
-            Ok(true) => Err(SPACE_LENT),
-            _ => Err(Error::Posix(libc::ENOSPC)),
         }
     }
 
