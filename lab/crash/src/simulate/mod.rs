@@ -496,7 +496,9 @@ impl Run {
     }
 
     /// Fills the volume with one file but for a few blocks, all of it durable. On the largest
-    /// volume that takes more page frames than the cache has.
+    /// volume that takes more page frames than the cache has. In half of the cases there are files
+    /// of islands in a sea of holes, of which each has nodes of the map for itself; then they are
+    /// written over, which must not be refused, and not found to lack space later.
     fn fill(
         &mut self,
         live: &mut dyn Live,
@@ -505,6 +507,9 @@ impl Run {
         ids: &mut Identities,
     ) -> Result<(), Violation> {
         const CHUNK: u64 = 32 << 10;
+        /// Files of islands, each no longer than what is read at once where it is judged.
+        const SEAS: u64 = 8;
+        const READ_MAX: u64 = 15 << 20;
         *self.report.faults.entry("volume filled").or_default() += 1;
         let mut offset = 0;
         let mut call = |op: Op, may_fail: bool| {
@@ -530,6 +535,23 @@ impl Run {
             Ok(true)
         };
         let flags = libc::O_RDWR | libc::O_CREAT;
+        let island = |n: u64, tag: u64| Op::Pwrite {
+            fd: 101 + (n % SEAS) as u8,
+            offset: (n / SEAS) << 20,
+            data: Tagged { tag: 5000 + tag as u32, len: BLOCK as u32 },
+        };
+        let most = SEAS * (READ_MAX >> 20);
+        let wanted =
+            if self.rng.one_in(2) { self.rng.below((self.shape.blocks as u64 / 12).min(most)) } else { 0 };
+        let seas = (0..SEAS.min(wanted)).map(|n| 101 + n as u8);
+        for fd in seas.clone() {
+            call(Op::Open { fd, path: format!("/sea{fd}").as_str().into(), flags, mode: 0o600 }, false)?;
+        }
+        let mut islands = 0;
+        while islands < wanted && call(island(islands, islands), true)? {
+            islands += 1;
+        }
+        call(Op::Sync, false)?;
         call(Op::Open { fd: 100, path: "/fill".into(), flags, mode: 0o600 }, false)?;
         let data = |offset: u64| Tagged { tag: 2000 + (offset / CHUNK) as u32, len: CHUNK as u32 };
         while call(Op::Pwrite { fd: 100, offset, data: data(offset) }, true)? {
@@ -544,7 +566,16 @@ impl Run {
         let spare = 4096 * self.rng.below(24);
         call(Op::Ftruncate { fd: 100, size: offset.saturating_sub(spare) }, false)?;
         call(Op::Sync, false)?;
-        call(Op::Close { fd: 100 }, false)?;
+        if islands > 0 {
+            for n in 0..3 * islands {
+                call(island(self.rng.below(islands), 1000 + n), false)?;
+            }
+            call(Op::Sync, false)?;
+            *self.report.faults.entry("islands written over on a full volume").or_default() += 1;
+        }
+        for fd in seas.chain([100]) {
+            call(Op::Close { fd }, false)?;
+        }
         Ok(())
     }
 }
