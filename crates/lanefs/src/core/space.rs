@@ -24,7 +24,8 @@
 //!    attributes are promised a block, unless there is plenty of space, and an entry of a map takes
 //!    a hundredth of the page that it is for, which is kept back as maps are. Of a file of islands
 //!    in a sea of holes each page may have a node of the map: the store charges these when the page
-//!    is written back, and where little is free little is dirty (`memfs::data`, its pool).
+//!    is written back, and where little is free few pages are dirty that may need one
+//!    (`memfs::data`, its pool). A page that has a block needs none, and takes no promise there.
 //! 7. While the host of a sparse image is short of space ([`lanefs_store::Store::is_host_short`])
 //!    nothing new is promised, however much the volume has: ENOSPC at once, without a checkpoint,
 //!    which might have to wait. What was accepted before, and what the kernel hands over that it

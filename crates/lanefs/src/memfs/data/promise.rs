@@ -24,6 +24,7 @@ impl FileData {
     /// Returns whether it is dirty without a promise: the way to its block is in memory now.
     #[cold]
     pub(super) fn reserve_own(&self, ctx: &DataCtx<'_>, page: &PageGuard<'_>) -> Result<bool> {
+        debug_assert!(!page.has(DIRTY), "page {} has what it needs", page.page());
         // What cannot be read is refused for want of space.
         match ctx.store.has_space(ctx.ino, page.page()) {
             Ok(true) if self.is_lent(ctx, page) => Ok(true),

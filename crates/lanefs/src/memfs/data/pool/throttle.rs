@@ -17,7 +17,7 @@
 //! counted by *leaves* of the page trees that have dirty pages: the pages of such a leaf lie in one
 //! node of the map. A page that only a lane's stamp knows of, and one of which an image is on its
 //! way to the store, counts as a leaf. A file of one page needs no node and counts nothing. Nor do
-//! pages count that are dirty without a promise ([`super::super::frame::LENT`]): they have a node.
+//! pages count that are dirty without a promise (LENT): they have a node.
 
 use super::{FramePool, Hand};
 use crate::error::{Error, Result};
@@ -95,6 +95,15 @@ impl Throttle {
         debug_assert!(waited > 0, "more wakings than naps");
     }
 
+    /// Counts in a lane's share, which goes to the sum of all when it is a step.
+    fn count(&self, share: &AtomicI64, all: &AtomicI64, by: i64) {
+        debug_assert!(!std::ptr::eq(share, all), "a share of itself");
+        // Relaxed: a count that orders nothing; every frame's own state is under its lock.
+        if (share.fetch_add(by, Ordering::Relaxed) + by).abs() >= self.step {
+            all.fetch_add(share.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     fn write_back(&self, want: usize) -> usize {
         self.callback.get().map_or(0, |c| c.write_back(want))
     }
@@ -151,12 +160,7 @@ impl FramePool {
     pub(in crate::memfs::data) fn count_dirty_leaves(&self, lane: usize, by: i64) {
         debug_assert!(by != 0 && by.unsigned_abs() <= self.frames() as u64, "{by} leaves changed");
         let lane = self.lane(lane);
-        // Relaxed: as in `count_dirty`.
-        let mine = lane.leaves.fetch_add(by, Ordering::Relaxed) + by;
-        if mine.abs() >= self.throttle.step {
-            let moved = lane.leaves.swap(0, Ordering::Relaxed);
-            self.throttle.leaves.fetch_add(moved, Ordering::Relaxed);
-        }
+        self.throttle.count(&lane.leaves, &self.throttle.leaves, by);
     }
 
     /// Counts frames that are dirty, or under way, without a promise (`by` > 0), or are so no more.
@@ -164,12 +168,7 @@ impl FramePool {
     pub(in crate::memfs::data) fn count_lent(&self, lane: usize, by: i64) {
         debug_assert!(by != 0 && by.unsigned_abs() <= self.frames() as u64, "{by} frames changed");
         let lane = self.lane(lane);
-        // Relaxed: as in `count_dirty`.
-        let mine = lane.lent.fetch_add(by, Ordering::Relaxed) + by;
-        if mine.abs() >= self.throttle.step {
-            let moved = lane.lent.swap(0, Ordering::Relaxed);
-            self.throttle.lent.fetch_add(moved, Ordering::Relaxed);
-        }
+        self.throttle.count(&lane.lent, &self.throttle.lent, by);
     }
 
     /// Returns how many frames are dirty, or under way, without a promise; exactly if nobody is
