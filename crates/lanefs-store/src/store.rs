@@ -341,6 +341,13 @@ impl Store {
         self.engine.pressure()
     }
 
+    /// Makes a checkpoint if so many nodes of maps are dirty that what is free would not do for
+    /// many more. Called before pages are unmapped, which makes the nodes at the ends of each range
+    /// dirty, by whoever holds nothing that a checkpoint needs.
+    pub fn watch_nodes(&self) -> Result<()> {
+        self.engine.watch_nodes()
+    }
+
     /// Looks at that now and then, and makes a checkpoint. Called before a transaction that goes
     /// with an epoch, by whoever holds nothing that a checkpoint needs; the others do it by
     /// themselves.

@@ -5,7 +5,7 @@ use crate::api::{InodeUpdate, Pressure};
 use crate::engine::Engine;
 use crate::error::{Result, StoreError};
 use crate::log::mlog::Mlog;
-use lanefs_format::map_node::FANOUT_BITS;
+use lanefs_format::map_node::{FANOUT_BITS, MAX_HEIGHT};
 use lanefs_format::summary::SUMMARY_SPAN;
 use std::sync::atomic::Ordering;
 
@@ -30,10 +30,12 @@ fn nodes_for(u: &InodeUpdate) -> u64 {
         let changes = u.pages.windows(2).filter(|w| w[0].0 >> bits != w[1].0 >> bits);
         1 + changes.count() as u64
     };
-    match u.pages.len() {
+    let nodes = match u.pages.len() {
         0 => 0,
         _ => nodes_at(FANOUT_BITS) + nodes_at(2 * FANOUT_BITS),
-    }
+    };
+    debug_assert!(nodes <= 2 * u.pages.len() as u64, "{nodes} nodes for {} pages", u.pages.len());
+    nodes
 }
 
 impl Engine {
@@ -135,16 +137,27 @@ impl Engine {
         if begun % 32 != 31 && pages < MANY_PAGES {
             return Ok(());
         }
-        match self.relieve_metadata(pages, inodes.iter().map(nodes_for).sum()) {
-            // What is made ahead and finds no space says nothing of what the caller needs.
+        self.relieve_metadata(pages, inodes.iter().map(nodes_for).sum())
+    }
+
+    /// Makes a checkpoint if many nodes are dirty: see [`crate::Store::watch_nodes`].
+    pub fn watch_nodes(&self) -> Result<()> {
+        if self.log.space.has_dirty_nodes() {
+            self.relieve_metadata(0, 2 * u64::from(MAX_HEIGHT))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a checkpoint if many inodes and nodes are dirty, or will be, and keeps space back for
+    /// the fold. Whether there is space for that says nothing of what the caller needs.
+    fn relieve_metadata(&self, blocks: u64, nodes: u64) -> Result<()> {
+        match self.try_to_relieve(blocks, nodes) {
             Err(StoreError::NoSpace) => Ok(()),
             done => done,
         }
     }
 
-    /// Makes a checkpoint if many inodes and nodes are dirty, or will be, and keeps space back for
-    /// the fold.
-    fn relieve_metadata(&self, blocks: u64, nodes: u64) -> Result<()> {
+    fn try_to_relieve(&self, blocks: u64, nodes: u64) -> Result<()> {
         if self.unfolded.reserve_space(&self.log) > 0 {
             self.keep_space()?;
         }

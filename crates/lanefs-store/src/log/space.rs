@@ -11,6 +11,10 @@
 //! The atomics here are Relaxed: the counter orders what has to be, and the others are figures that
 //! no memory is handed over with.
 //!
+//! A page that is written over gives its old block back. Where little is free ([`Space::lends`]) it
+//! is promised nothing: what it takes for a while comes out of what is kept back, a round of the
+//! writeback at a time.
+//!
 //! A page that is cut or blanked in part is written anew and gives its old block back: it asks for
 //! nothing, unless many do at once. So it is promised a block where nothing is free too, up to an
 //! eighth of what is kept back: whoever wants to free space on a full volume can

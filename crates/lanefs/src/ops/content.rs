@@ -215,6 +215,7 @@ pub(crate) fn truncate(core: &Core, inode: &Inode, size: u64) -> Result<()> {
     }
     let cut = Cut { size: Some(size), time: Some(coarse_realtime_ns()), attrs: &|| inode.attrs() };
     let ctx = page_store::data_ctx(core, inode);
+    core.store.watch_nodes()?;
     with_pages_written(core, || data.truncate(&ctx, size, Some(&cut)))
 }
 
@@ -284,6 +285,7 @@ pub(crate) fn allocate(
     }
     debug_assert!(offset + len <= MAX_FILE_SIZE, "EFBIG comes first");
     let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    core.store.watch_nodes()?;
     let ctx = page_store::data_ctx(core, inode);
     let cut = Cut { size: None, time: None, attrs: &|| inode.attrs() };
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
