@@ -571,6 +571,13 @@ impl Run {
                 call(island(self.rng.below(islands), 1000 + n), false)?;
             }
             call(Op::Sync, false)?;
+            // Nor does what is left of a page need space that somebody has to have.
+            for n in 0..islands {
+                let (fd, offset) = (101 + (n % SEAS) as u8, ((n / SEAS) << 20) + 100);
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                call(Op::Fallocate { fd, mode, offset, len: 200 }, false)?;
+            }
+            call(Op::Sync, false)?;
             *self.report.faults.entry("islands written over on a full volume").or_default() += 1;
         }
         for fd in seas.chain([100]) {
