@@ -42,12 +42,16 @@ pub struct MountOptions {
     /// The age at which a dirty page is written without being asked, about. Default 30 s.
     pub dirty_expire: Duration,
     /// Run background threads. Without them (tests, simulation) the caller calls
-    /// [`Volume::tick`](crate::Volume::tick), and recovery has one thread.
+    /// [`Volume::tick`](crate::Volume::tick), and work that several threads could share has one.
     pub background: bool,
     /// Lanes; 0 for the default (128).
     pub lanes: usize,
     /// mlogs to write to; 0 for the volume's own number.
     pub mlogs: usize,
+    /// Threads that share one fold, capture, cleaning or recovery, at the most; 0 for as many as
+    /// there are processors, or one without [`MountOptions::background`]. More than mlogs do not
+    /// help.
+    pub threads: usize,
     /// Bytes of an epoch's groups that one mlog takes before the next one's turn; 0 for the default
     /// (1 MiB). Small ones spread an epoch that holds little over all mlogs, as checkers want it.
     pub commit_part: usize,
@@ -76,6 +80,7 @@ impl Default for MountOptions {
             background: true,
             lanes: 0,
             mlogs: 0,
+            threads: 0,
             commit_part: 0,
             end_together: 0,
             clock: None,

@@ -81,7 +81,10 @@ impl Volume {
                 memory_bytes: (cache / 8) as usize,
                 lanes,
                 accept_loss: false,
-                threads: usize::from(!options.background),
+                threads: match options.threads {
+                    0 => usize::from(!options.background),
+                    n => n,
+                },
             },
         )?;
         let info = store.info();

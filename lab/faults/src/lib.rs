@@ -84,6 +84,10 @@ pub enum Fault {
     /// Dirty marks are cleared, and nothing is captured, for pages written since the last fsync
     /// began (O15).
     PagesSkipped,
+    /// Files that are written back together lose all pages but the first.
+    TogetherInPart,
+    /// Files that are made durable together are not flushed.
+    TogetherUnflushed,
     /// An update with a part of a file's pages has the size of all (F9).
     SizeAhead,
     /// Inode numbers are given out again before their end is durable (O16).
@@ -119,7 +123,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 44] = [
+    pub const ALL: [Fault; 46] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -149,6 +153,8 @@ impl Fault {
         Fault::RenameWithoutContent,
         Fault::ClockAlone,
         Fault::PagesSkipped,
+        Fault::TogetherInPart,
+        Fault::TogetherUnflushed,
         Fault::SizeAhead,
         Fault::NumberReused,
         Fault::SpaceWithoutEnd,

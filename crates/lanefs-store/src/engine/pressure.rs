@@ -9,8 +9,8 @@ use lanefs_format::map_node::{FANOUT_BITS, MAX_HEIGHT};
 use lanefs_format::summary::SUMMARY_SPAN;
 use std::sync::atomic::Ordering;
 
-/// Pages of a transaction before which it is looked whether too much is dirty.
-const MANY_PAGES: u64 = 16;
+/// Pages or inodes of a transaction before which it is looked whether too much is dirty.
+const MANY: u64 = 16;
 /// Blocks of a checkpoint that is tried with any reserve.
 const SMALL: u64 = 32;
 
@@ -134,7 +134,7 @@ impl Engine {
     pub(crate) fn watch_metadata_for(&self, lane: usize, inodes: &[InodeUpdate]) -> Result<()> {
         let begun = self.log.sections.begun(lane);
         let pages = inodes.iter().map(|u| u.pages.len()).sum::<usize>() as u64;
-        if begun % 32 != 31 && pages < MANY_PAGES {
+        if begun % 32 != 31 && pages.max(inodes.len() as u64) < MANY {
             return Ok(());
         }
         self.relieve_metadata(pages, inodes.iter().map(nodes_for).sum())

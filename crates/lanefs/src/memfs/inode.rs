@@ -29,7 +29,7 @@ use lanefs_sync::primitive::fence;
 use std::ptr::NonNull;
 use std::sync::atomic::{
     AtomicI64, AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
 /// The bit at which the inode's flags begin in [`Inode::life`]: whoever would change an inode looks
@@ -521,6 +521,16 @@ impl Inode {
         debug_assert_eq!(ctx.ino, self.ino, "another file's data");
         if let Some(d) = self.data() {
             self.stamps().pages(self.ino).into_iter().for_each(|p| d.remark(ctx, p));
+        }
+    }
+
+    /// Notes that the content is durable that so many renames over files waited for
+    /// ([`Inode::owed`]). The caller holds the sync lock since it read their number.
+    pub fn pay(&self, owed: u32) {
+        debug_assert!(self.sync_lock.is_locked(), "another one may pay for the same renames");
+        if owed > 0 {
+            let before = self.owed.fetch_sub(owed, Release);
+            debug_assert!(before >= owed, "{owed} renames, {before} were counted");
         }
     }
 

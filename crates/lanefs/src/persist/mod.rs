@@ -19,6 +19,7 @@
 //! piece       some pages and the attributes of an inode, as the store takes them
 //! stream      a file of which much is dirty, in pieces, by helpers
 //! capture     one inode, in rounds
+//! together    small inodes, many as one transaction
 //! replaced    files that were renamed over others, before a seal
 //! commit      an epoch is sealed, placed, written, published
 //! names       the epoch that an fsync of an ordered volume waits for
@@ -56,6 +57,7 @@ pub(crate) mod service;
 mod stream;
 #[cfg(test)]
 pub(crate) mod testing;
+mod together;
 #[cfg(test)]
 mod undone_tests;
 pub(crate) mod unsynced;

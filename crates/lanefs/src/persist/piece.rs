@@ -40,10 +40,25 @@ pub(super) struct Writing<'a> {
 impl<'a> Writing<'a> {
     /// Waits for a writeback of the file that is under way, then takes its attributes.
     pub fn begin(persist: &'a Persist, inode: &'a Inode, data: &'a FileData, data_only: bool) -> Writing<'a> {
+        Writing::with(persist, inode, data, data_only, data.lock_writeback())
+    }
+
+    /// Does that for all attributes, unless a writeback is under way.
+    pub fn try_begin(persist: &'a Persist, inode: &'a Inode, data: &'a FileData) -> Option<Writing<'a>> {
+        let lock = data.try_lock_writeback()?;
+        Some(Writing::with(persist, inode, data, false, lock))
+    }
+
+    fn with(
+        persist: &'a Persist,
+        inode: &'a Inode,
+        data: &'a FileData,
+        data_only: bool,
+        lock: WritebackGuard<'a>,
+    ) -> Writing<'a> {
         let ctx = page_store::accepted_data_ctx(persist, inode);
         debug_assert!(inode.sync_lock.is_locked(), "a writeback of inode {} without its lock", inode.ino);
         debug_assert!(inode.data().is_some_and(|d| std::ptr::eq(d, data)), "another file's content");
-        let lock = data.lock_writeback();
         let was_stored = data_only || inode.set(STORED) & STORED != 0;
         let attrs = match data_only {
             true => Attrs { mode: inode.kind.mode_bits(), size: data.size_to_store(), ..Attrs::default() },

@@ -34,6 +34,7 @@ use crate::persist::capture;
 use crate::persist::capture::{For, With};
 use crate::persist::fold::fold_for_space;
 use crate::persist::piece;
+use crate::persist::together::Together;
 use lanefs_format::Ino;
 use std::cell::Cell as Local;
 use std::collections::BTreeSet;
@@ -117,6 +118,7 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
 /// Makes the content of these files durable; those that could not be tried go back to a list.
 fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
     debug_assert!(list.is_sorted_by(|a, b| a < b), "a file is flushed twice");
+    let list = flush_together(persist, list);
     for (i, &ino) in list.iter().enumerate() {
         match flush_renamed(persist, ino) {
             // It had nothing to write: see `ops::rights`, 5.
@@ -141,6 +143,29 @@ fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes the content of small files durable, many with one flush; returns the others, and those for
+/// which that failed.
+fn flush_together(persist: &Persist, list: &[Ino]) -> Vec<Ino> {
+    let (mut left, mut list) = (Vec::new(), list.iter().copied());
+    while list.len() > 0 {
+        let guard = crossbeam_epoch::pin();
+        let mut some = Together::of_renamed(persist);
+        while !some.is_full()
+            && let Some(ino) = list.next()
+        {
+            // What is not in memory was written and covered by a checkpoint.
+            let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
+            let lock = inode.sync_lock.try_lock();
+            let lock = lock.filter(|_| inode.data().is_some() && rights::has_to_flush(inode));
+            if lock.is_none_or(|lock| some.add(inode, lock).is_err()) {
+                left.push(ino);
+            }
+        }
+        left.extend(some.write().left.iter().map(|inode| inode.ino));
+    }
+    left
 }
 
 /// Puts files on a list again whose content is not durable.
@@ -200,10 +225,7 @@ fn try_to_flush(persist: &Persist, inode: &Inode, last: bool) -> Result<()> {
     {
         return r;
     }
-    if owed > 0 {
-        let before = inode.owed.fetch_sub(owed, Ordering::Release);
-        debug_assert!(before >= owed, "{owed} renames, {before} were counted");
-    }
+    inode.pay(owed);
     if let Err(e) = &r
         && !is_pending(e)
     {

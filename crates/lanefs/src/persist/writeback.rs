@@ -3,6 +3,7 @@
 
 use super::capture::{For, With, write_back_held};
 use super::names::commit_rights;
+use super::together::Together;
 use super::{Persist, checkpoint, commit, host, piece, unsynced};
 use crate::core::host::{HOST_PENDING, is_host_pending};
 use crate::error::Result;
@@ -79,25 +80,41 @@ pub(crate) fn write_back_some(persist: &Persist, want: usize) -> Result<usize> {
     let (mut done, mut pending) = (0, None);
     // As many as are queued now: what is put back must not make this loop forever.
     let mut turns = persist.flush.lock().queue.len();
-    while done < want {
-        // One for each: thousands of writes would hold back all that others let go meanwhile.
+    while done < want && pending.is_none() {
+        // One for each group: thousands of writes would hold back all that others let go meanwhile.
         let guard = crossbeam_epoch::pin();
-        let Some((inode, l)) = unsynced::next_to_write(persist, &mut turns, &guard) else { break };
-        inode.unlist();
-        match write_back_inode(persist, inode, l, For::Later, With::Nothing, want.max(64)) {
-            Ok(n) => done += n,
-            Err(e) if is_host_pending(&e) => pending = Some(e),
-            Err(e) => tracing::warn!("writing inode {} back failed: {e}", inode.ino),
+        let mut some = Together::new(persist, false);
+        let mut alone = None;
+        while alone.is_none() && !some.is_full() {
+            let Some((inode, l)) = unsynced::next_to_write(persist, &mut turns, &guard) else { break };
+            inode.unlist();
+            alone = some.add(inode, l).err().map(|l| (inode, l));
         }
-        inode.give_back();
-        if inode.has_dirty() {
-            persist.journal.dirty_inode(inode, 0);
+        if some.len() == 0 && alone.is_none() {
+            break;
         }
-        if let Some(e) = pending {
-            return if done > 0 { Ok(done) } else { Err(e) };
+        let written = some.write();
+        done += written.pages;
+        written.done.iter().for_each(|inode| inode.give_back());
+        let left = written.left.into_iter().map(|inode| (inode, None));
+        for (inode, l) in alone.into_iter().map(|(inode, l)| (inode, Some(l))).chain(left) {
+            // It is dirty again: who has its lock, or finds it later, writes it.
+            let Some(l) = l.or_else(|| inode.sync_lock.try_lock()) else { continue };
+            match write_back_inode(persist, inode, l, For::Later, With::Nothing, want.max(64)) {
+                Ok(n) => done += n,
+                Err(e) if is_host_pending(&e) => pending = Some(e),
+                Err(e) => tracing::warn!("writing inode {} back failed: {e}", inode.ino),
+            }
+            inode.give_back();
+            if inode.has_dirty() {
+                persist.journal.dirty_inode(inode, 0);
+            }
         }
     }
-    Ok(done)
+    match pending {
+        Some(e) if done == 0 => Err(e),
+        _ => Ok(done),
+    }
 }
 
 /// Does so for a writer that found too many dirty pages, and waits where a host has no space for
@@ -145,48 +162,76 @@ fn write_back_each(persist: &Persist, durable: bool, to_the_end: bool) -> Result
         list
     };
     let mut first = None;
-    for (i, &ino) in list.iter().enumerate() {
-        if to_the_end {
-            piece::wait_for_pieces(persist, ino);
+    let mut at = 0;
+    while at < list.len() {
+        let (before, guard) = (at, crossbeam_epoch::pin());
+        let mut some = Together::new(persist, durable);
+        let mut alone: Vec<Ino> = Vec::new();
+        while at < list.len() && alone.is_empty() && !some.is_full() {
+            let ino = list[at];
+            at += 1;
+            let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
+            // Not while others are held: see `together`, 1.
+            let is_taken = inode
+                .sync_lock
+                .try_lock()
+                .is_some_and(|l| !is_to_write(persist, inode, durable) || some.add(inode, l).is_ok());
+            alone.extend((!is_taken).then_some(ino));
         }
-        let guard = crossbeam_epoch::pin();
-        let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
-        let l = inode.sync_lock.lock();
-        inode.unlist();
-        let has_pages = inode.has_dirty();
-        // Relaxed: a name that comes meanwhile is a later change's.
-        if inode.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
-            // Nobody will see it again unless it is held open; then its owner's fsync or the
-            // pool's pressure writes it.
-            if has_pages {
-                persist.journal.dirty_inode(inode, 0);
+        let written = some.write();
+        written.done.iter().for_each(|inode| inode.give_back());
+        alone.extend(written.left.iter().map(|inode| inode.ino));
+        drop(guard);
+        for ino in alone {
+            if to_the_end {
+                piece::wait_for_pieces(persist, ino);
             }
-            continue;
-        }
-        let changed = inode.dir().is_some_and(Dir::has_changed);
-        if !has_pages && !changed && !inode.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED) {
-            continue;
-        }
-        let what_for = if durable { For::Sync } else { For::Later };
-        match write_back_inode(persist, inode, l, what_for, With::Nothing, usize::MAX) {
-            Ok(_) => inode.give_back(),
-            Err(e) => {
-                let pending = is_host_pending(&e);
-                if pending {
-                    // What failed before is dirty, and fails again.
-                    first = Some(e);
-                } else {
-                    first.get_or_insert(e);
-                }
-                if pending || persist.check_alive().is_err() {
-                    let now = std::time::Instant::now();
-                    persist.flush.lock().queue.extend(list[i..].iter().map(|ino| (now, *ino)));
-                    break;
+            let guard = crossbeam_epoch::pin();
+            let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
+            let l = inode.sync_lock.lock();
+            if !is_to_write(persist, inode, durable) {
+                continue;
+            }
+            let what_for = if durable { For::Sync } else { For::Later };
+            match write_back_inode(persist, inode, l, what_for, With::Nothing, usize::MAX) {
+                Ok(_) => inode.give_back(),
+                Err(e) => {
+                    let pending = is_host_pending(&e);
+                    if pending {
+                        // What failed before is dirty, and fails again.
+                        first = Some(e);
+                    } else {
+                        first.get_or_insert(e);
+                    }
+                    if pending || persist.check_alive().is_err() {
+                        let now = std::time::Instant::now();
+                        persist.flush.lock().queue.extend(list[before..].iter().map(|ino| (now, *ino)));
+                        return first.map_or(Ok(()), Err);
+                    }
                 }
             }
         }
     }
     first.map_or(Ok(()), Err)
+}
+
+/// Takes note that an inode, whose lock is held, is on no list any more, and returns whether there
+/// is something of it to write.
+fn is_to_write(persist: &Persist, inode: &Inode, durable: bool) -> bool {
+    debug_assert!(inode.sync_lock.is_locked(), "another one may be writing inode {}", inode.ino);
+    inode.unlist();
+    let has_pages = inode.has_dirty();
+    // Relaxed: a name that comes meanwhile is a later change's.
+    if inode.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
+        // Nobody will see it again unless it is held open; then its owner's fsync or the pool's
+        // pressure writes it.
+        if has_pages {
+            persist.journal.dirty_inode(inode, 0);
+        }
+        return false;
+    }
+    let changed = inode.dir().is_some_and(Dir::has_changed);
+    has_pages || changed || inode.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED)
 }
 
 /// Does what sync(2) does: makes every dirty inode durable, then the epoch.

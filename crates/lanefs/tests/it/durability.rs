@@ -648,9 +648,10 @@ fn what_one_file_cannot_say_holds_back_nobody_else() {
         if rename {
             fs.rename("/bad", "/old").unwrap();
         }
-        // Its map is what is read first; nothing else has to be.
-        let twice = When { times: 2, ..When::default() };
-        faulty.set_plan(Plan::none().rule(Kind::Read, twice, Fault::Error(libc::EIO)));
+        // Its map is what is read first; nothing else has to be. Twice with the others, and twice
+        // when it is by itself.
+        let often = When { times: 4, ..When::default() };
+        faulty.set_plan(Plan::none().rule(Kind::Read, often, Fault::Error(libc::EIO)));
         assert_eq!(errno(fs.volume().sync()), libc::EIO, "rename {rename}");
         left("a");
         let map = faulty.fired()[0].offset;

@@ -188,6 +188,9 @@ fn look_for(fault: Library) -> Look {
                 "creat /a 9000; sync; creat /b 9000; write /a 0 9000; sync; write /a 4096 4096; fsync /a; write /a 0 100; fsync /a",
             ];
         }
+        C::TogetherInPart | C::TogetherUnflushed => {
+            l.scripts = &["creat /a 9000; creat /b 9000; creat /c 300; sync"]
+        }
         C::SizeAhead => l.scripts = &["creat /a 5000; sync; append /a 20000; setxattr /a user.a 9000; ckpt"],
         C::NumberReused => {
             l.scripts = &[

@@ -10,6 +10,7 @@ const OPS_OP: &str = "crates/lanefs/src/ops/op.rs";
 const OPLOG_BUFFER: &str = "crates/lanefs/src/oplog/buffer.rs";
 const MEMFS_INODE: &str = "crates/lanefs/src/memfs/inode.rs";
 const PERSIST_REPLACED: &str = "crates/lanefs/src/persist/replaced.rs";
+const PERSIST_TOGETHER: &str = "crates/lanefs/src/persist/together.rs";
 const PERSIST_WRITEBACK: &str = "crates/lanefs/src/persist/writeback.rs";
 const PERSIST_CAPTURE: &str = "crates/lanefs/src/persist/capture.rs";
 const PERSIST_FSYNC: &str = "crates/lanefs/src/persist/fsync.rs";
@@ -104,6 +105,29 @@ let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);",
         file: PERSIST_REPLACED,
         from: "let Some(data) = inode.data() else { return Ok(()) };",
         to: "let Some(data) = inode.data().filter(|_| !$PLANTED) else { return Ok(()) };",
+    },
+    Edit {
+        fault: Fault::RenameWithoutContent,
+        file: PERSIST_REPLACED,
+        from: "let list = flush_together(persist, list);",
+        to: "let list = if $PLANTED { list.to_vec() } else { flush_together(persist, list) };",
+    },
+    Edit {
+        fault: Fault::TogetherInPart,
+        file: PERSIST_TOGETHER,
+        from: "let numbers = piece::numbers(&captured.pages);",
+        to: "\
+let mut captured = captured;
+if $PLANTED {
+    captured.pages.truncate(1);
+}
+let numbers = piece::numbers(&captured.pages);",
+    },
+    Edit {
+        fault: Fault::TogetherUnflushed,
+        file: PERSIST_TOGETHER,
+        from: "let t = Transaction { lane, durable, groups",
+        to: "let t = Transaction { lane, durable: durable && !$PLANTED, groups",
     },
     Edit {
         fault: Fault::SyncForgetsWritten,

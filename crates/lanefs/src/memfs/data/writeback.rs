@@ -80,9 +80,7 @@ impl FileData {
         WritebackGuard { lock: self.writeback_lock.lock() }
     }
 
-    /// Takes the right to write the file back, if nobody has it: for
-    /// [`super::Writeback::write_back`].
-    #[cfg(test)]
+    /// Takes the right to write the file back, if nobody has it.
     pub fn try_lock_writeback(&self) -> Option<WritebackGuard<'_>> {
         self.writeback_lock.try_lock().map(|lock| WritebackGuard { lock })
     }

@@ -1,0 +1,174 @@
+//! How long the work behind the lanes takes when nothing else is done, with one processor and with
+//! several.
+//!
+//!     behind [--work WORK] [--files N] [--size MIB] [--image PATH]
+//!            [--processors 1,2] [--repeats N] [--sync]
+//!
+//! Two lanes log what WORK names (create, unlink, rename, replace or write), of N files (default
+//! 1,000,000), on a volume in memory (default 6144 MiB) or in an image. Nothing is committed,
+//! written back or folded meanwhile. Then this process keeps to so many processors, and one round
+//! of all background work is timed: what ended is reaped, pages are written, the epoch is committed
+//! and folded; with `--sync` what sync(2) does. `cpu` is the processor time of all threads in it;
+//! `at` is when that was, for `perf record -k CLOCK_MONOTONIC` and `perf report --time`.
+
+use lanefs::{Cred, MountOptions, Volume};
+use lanefs_store::device::{Device, FileDevice, MemoryDevice};
+use lanefs_store::{FormatOptions, Store};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Threads that log, each in a directory of its own.
+const LANES: u64 = 2;
+
+#[derive(Clone)]
+struct Args {
+    work: String,
+    files: u64,
+    size: u64,
+    image: Option<String>,
+    sync: bool,
+}
+
+fn main() -> Result<(), Failure> {
+    let (mut processors, mut repeats) = (vec![1, 2], 3);
+    let mut of = Args { work: "create".into(), files: 1_000_000, size: 6144, image: None, sync: false };
+    let mut args = std::env::args().skip(1);
+    while let Some(a) = args.next() {
+        let mut value = || args.next().ok_or(format!("{a} takes a value"));
+        match a.as_str() {
+            "--work" => of.work = value()?,
+            "--files" => of.files = value()?.parse()?,
+            "--size" => of.size = value()?.parse()?,
+            "--image" => of.image = Some(value()?),
+            "--sync" => of.sync = true,
+            "--repeats" => repeats = value()?.parse()?,
+            "--processors" => {
+                processors = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?;
+            }
+            other => return Err(format!("{other}: not an option").into()),
+        }
+    }
+    let mut took = vec![Vec::new(); processors.len()];
+    for turn in 0..repeats {
+        for (at, &n) in processors.iter().enumerate() {
+            let Took { at: begun, time, cpu } = round(&of, n)?;
+            println!(
+                "{} {n} processors, turn {turn}: {:.0} ns each, {:.0} cpu, at {:.6},{:.6}",
+                of.work,
+                time.as_nanos() as f64 / of.files as f64,
+                cpu.as_nanos() as f64 / of.files as f64,
+                begun.as_secs_f64(),
+                (begun + time).as_secs_f64()
+            );
+            took[at].push(time);
+        }
+    }
+    took.iter_mut().for_each(|t| t.sort_unstable());
+    for (n, times) in processors.iter().zip(&took) {
+        let (first, this) = (took[0][repeats / 2], times[repeats / 2]);
+        println!(
+            "{n} processors: {this:.2?} (median), {:.2} times as fast as {}",
+            first.as_secs_f64() / this.as_secs_f64(),
+            processors[0]
+        );
+    }
+    Ok(())
+}
+
+/// What a round took.
+struct Took {
+    /// When it began, by the monotonic clock.
+    at: Duration,
+    time: Duration,
+    cpu: Duration,
+}
+
+/// Makes a volume with work that waits, and does it.
+fn round(of: &Args, processors: usize) -> Result<Took, Failure> {
+    keep_to(LANES as usize)?;
+    let device: Arc<dyn Device> = match &of.image {
+        Some(path) => Arc::new(FileDevice::create(path, of.size << 20)?),
+        None => Arc::new(MemoryDevice::new(of.size << 20)?),
+    };
+    Store::format(std::slice::from_ref(&device), &FormatOptions::for_caller())?;
+    // Nothing is done before it is asked for, and then by as many threads as there are processors.
+    let options = MountOptions {
+        background: false,
+        threads: processors,
+        cache_size: 8 << 30,
+        ..MountOptions::default()
+    };
+    let volume = Volume::open_devices(vec![device], &options)?;
+    if of.work != "create" && of.work != "write" {
+        each(&volume, of.files, |fs, name| fs.create(name).map(drop))?;
+        volume.tick()?;
+        volume.tick()?;
+    }
+    each(&volume, of.files, |fs, name| match of.work.as_str() {
+        "unlink" => fs.unlink(name),
+        "rename" => fs.rename(name, format!("{name}.new")),
+        "replace" => {
+            let new = format!("{name}.new");
+            fs.write(&*new, [7; 4096])?;
+            fs.rename(&*new, name)
+        }
+        "write" => fs.write(name, [7; 4096]),
+        _ => fs.create(name).map(drop),
+    })?;
+    keep_to(processors)?;
+    let (at, before) = (clock(ClockId::Monotonic), clock(ClockId::ProcessCPUTime));
+    match of.sync {
+        true => volume.sync()?,
+        false => volume.tick()?,
+    }
+    let (end, after) = (clock(ClockId::Monotonic), clock(ClockId::ProcessCPUTime));
+    let took = Took { at, time: end - at, cpu: after - before };
+    volume.close()?;
+    if let Some(path) = &of.image {
+        std::fs::remove_file(path)?;
+    }
+    Ok(took)
+}
+
+/// Calls `f` with the name of each file, from a thread for each lane.
+fn each(
+    volume: &Volume,
+    files: u64,
+    f: impl Fn(&lanefs::Fs, &str) -> lanefs::Result<()> + Sync,
+) -> Result<(), Failure> {
+    std::thread::scope(|s| {
+        let lane = |lane: u64| {
+            let fs = volume.as_user(Cred::root());
+            match fs.mkdir(format!("{lane}"), 0o755) {
+                Err(e) if e.errno() != libc::EEXIST => return Err(e),
+                _ => {}
+            }
+            (0..files / LANES).try_for_each(|n| f(&fs, &format!("{lane}/{n:012}")))
+        };
+        let threads: Vec<_> = (0..LANES).map(|n| s.spawn(move || lane(n))).collect();
+        threads
+            .into_iter()
+            .try_for_each(|t| t.join().map_err(|_| "a lane's thread panicked")?.map_err(Failure::from))
+    })
+}
+
+/// Has all threads of this process that start from now on, and this one, keep to the first `n`
+/// processors.
+fn keep_to(n: usize) -> Result<(), Failure> {
+    let mut set = CpuSet::new();
+    (0..n).for_each(|cpu| set.set(cpu));
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Returns what a clock shows.
+fn clock(id: ClockId) -> Duration {
+    let t = clock_gettime(id);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
