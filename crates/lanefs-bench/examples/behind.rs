@@ -12,7 +12,7 @@
 //! `at` is when that was, for `perf record -k CLOCK_MONOTONIC` and `perf report --time`.
 
 use lanefs::{Cred, MountOptions, Volume};
-use lanefs_store::device::{Device, FileDevice, MemoryDevice};
+use lanefs_store::device::{Device, FileDevice, MemoryDevice, WriteReq};
 use lanefs_store::{FormatOptions, Store};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -97,6 +97,8 @@ fn round(of: &Args, processors: usize) -> Result<Took, Failure> {
         Some(path) => Arc::new(FileDevice::create(path, of.size << 20)?),
         None => Arc::new(MemoryDevice::new(of.size << 20)?),
     };
+    // Memory that the system has never given out is cleared at the first touch.
+    touch(&*device)?;
     Store::format(std::slice::from_ref(&device), &FormatOptions::for_caller())?;
     // Nothing is done before it is asked for, and then by as many threads as there are processors.
     let options = MountOptions {
@@ -157,6 +159,16 @@ fn each(
             .into_iter()
             .try_for_each(|t| t.join().map_err(|_| "a lane's thread panicked")?.map_err(Failure::from))
     })
+}
+
+/// Writes a device once.
+fn touch(device: &dyn Device) -> Result<(), Failure> {
+    let zeros = vec![0; 4 << 20];
+    for offset in (0..device.size()).step_by(zeros.len()) {
+        let len = zeros.len().min((device.size() - offset) as usize);
+        device.write(&[WriteReq { offset, data: &zeros[..len] }])?;
+    }
+    Ok(())
 }
 
 /// Has all threads of this process that start from now on, and this one, keep to the first `n`

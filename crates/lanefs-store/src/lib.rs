@@ -11,7 +11,6 @@
 //! 6. `recovery`: making and opening volumes.
 //! 7. `fsck`: checking and repairing them.
 //!
-//! Below all of them, `parallel` gives work to threads.
 
 #![deny(missing_docs)]
 
@@ -30,7 +29,6 @@ mod log;
 #[cfg(test)]
 #[path = "../tests/it/model.rs"]
 mod model;
-mod parallel;
 mod recovery;
 pub mod report;
 mod store;

@@ -336,6 +336,12 @@ impl Store {
         self.engine.log.free_segment_blocks()
     }
 
+    /// Returns how many threads large work is worth that others than its callers wait for: no more
+    /// than there are processors and mlogs, or [`OpenOptions::threads`].
+    pub fn threads(&self) -> usize {
+        self.engine.log.threads()
+    }
+
     /// Returns what a background thread acts on.
     pub fn pressure(&self) -> Pressure {
         self.engine.pressure()

@@ -1,6 +1,6 @@
 //! Structures by which the crates above stay out of each other's cache lines: lanes, epochs, the
 //! reader pass-through semaphore, sequence words, counters of changes, the strided counter and the
-//! clock; and the one generator of random numbers.
+//! clock; the one generator of random numbers; and work that several threads share.
 //!
 //! Every protocol is described at the head of its file; `docs/CONCURRENCY.md` lists who may write
 //! which field. The same code runs under loom
@@ -17,6 +17,7 @@ pub mod hash;
 pub mod lane_ids;
 pub mod lanes;
 pub mod lock;
+pub mod parallel;
 pub mod partial;
 pub mod prefetch;
 pub mod primitive;

@@ -29,7 +29,6 @@ use crate::log::Log;
 use crate::log::heat::{Heat, addresses};
 use crate::log::io::Write;
 use crate::log::segment::{SegId, SegInfo};
-use crate::parallel;
 use crate::tree::block_io::{BlockSource, Owner};
 use lanefs_format::checksum;
 use lanefs_format::header::{self, BlockKind};
@@ -37,6 +36,7 @@ use lanefs_format::pack;
 use lanefs_format::summary::DataOwner;
 use lanefs_format::table_node::TableEntry;
 use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
+use lanefs_sync::parallel;
 use std::sync::atomic::Ordering;
 
 /// A data block of the victim, still in use when it was looked at.

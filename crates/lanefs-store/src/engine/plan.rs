@@ -9,10 +9,10 @@
 
 use crate::engine::ordered::{Ordered, PART_MAX, PARTS_MAX, Run, number};
 use crate::error::{Result, StoreError};
-use crate::parallel;
 use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::record::{self, Effect};
 use lanefs_format::{FileKind, Ino, Version};
+use lanefs_sync::parallel;
 use lanefs_sync::prefetch;
 
 /// The net change of one key.

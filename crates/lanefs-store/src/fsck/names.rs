@@ -11,10 +11,10 @@ use super::walk::{InodeInfo, Walk};
 use super::{FsckReport, OnProgress, Phase, Place, Progress};
 use crate::error::Result;
 use crate::log::io::Io;
-use crate::parallel::in_parallel;
 use crate::tree::inode_table::InodeTable;
 use lanefs_format::{FileKind, Ino, ROOT_INO};
 use lanefs_sync::lock::Mutex;
+use lanefs_sync::parallel::in_parallel;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -132,7 +132,7 @@ fn superblocks(
 impl Job<'_> {
     pub(super) fn threads(&self) -> usize {
         match self.o.threads {
-            0 => crate::parallel::processors(),
+            0 => lanefs_sync::parallel::processors(),
             n => n,
         }
     }

@@ -13,7 +13,6 @@
 use super::{OnProgress, Phase, Progress};
 use crate::log::io::Io;
 use crate::log::segment::Geometry;
-use crate::parallel::in_parallel;
 use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
 use lanefs_format::header::{BlockKind, Stamp, verify_sealed};
@@ -23,6 +22,7 @@ use lanefs_format::pack;
 use lanefs_format::table_node::{self, ENTRIES, TableEntry};
 use lanefs_format::{BLOCK_SIZE, Block, BlockRef, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
+use lanefs_sync::parallel::in_parallel;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

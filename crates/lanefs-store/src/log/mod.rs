@@ -92,7 +92,7 @@ impl Log {
     /// Returns how many threads large work behind the lanes is worth: no more than there are logs
     /// to write to. A volume that is opened to start none has one.
     pub fn threads(&self) -> usize {
-        let most = if self.threads == 0 { crate::parallel::processors() } else { self.threads };
+        let most = if self.threads == 0 { lanefs_sync::parallel::processors() } else { self.threads };
         most.min(self.mlogs.len()).max(1)
     }
 

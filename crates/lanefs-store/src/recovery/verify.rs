@@ -8,12 +8,12 @@
 //! counts.
 
 use crate::error::{Result, StoreError};
-use crate::parallel;
 use crate::recovery::Recovery;
 use crate::recovery::scan::FsyncMessage;
 use lanefs_format::checksum;
 use lanefs_format::{BLOCK_SIZE, Block, BlockRef};
 use lanefs_sync::SignalsBlocked;
+use lanefs_sync::parallel;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 

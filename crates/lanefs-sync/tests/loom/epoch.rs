@@ -146,7 +146,9 @@ fn nothing_pending_is_never_false(set_before_the_unlock: bool) {
         };
         let sealer = {
             let (lanes, epochs) = (lanes.clone(), epochs.clone());
-            thread::spawn(move || drop(Seals::seal(&*epochs, &lanes)))
+            thread::spawn(move || {
+                Seals::seal(&*epochs, &lanes);
+            })
         };
         let before = returned.load(Ordering::Acquire);
         assert!(epochs.pending() >= before, "an operation that returned is not pending");

@@ -316,7 +316,7 @@ fn write_back_old(persist: &Persist, age: Duration) {
     if old > 0 {
         // A page budget per round keeps the thread responsive; the rest follows in the next
         // one.
-        let _ = writeback::write_back_some(persist, 64 * 1024);
+        let _ = writeback::write_back_with_helpers(persist, 64 * 1024);
     }
 }
 

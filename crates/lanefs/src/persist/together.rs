@@ -252,8 +252,8 @@ fn give_marks_back(persist: &Persist, inode: &Inode, was: u32) {
 #[cfg(test)]
 mod tests {
     use crate::persist::{commit, writeback};
-    use crate::{Fs, MountOptions, Volume};
-    use lanefs_store::device::{Device, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan};
+    use crate::{Fs, MountOptions, OpenOptions, Volume};
+    use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, When};
     use lanefs_store::{FormatOptions, Store};
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
@@ -330,6 +330,51 @@ mod tests {
         let ino = |n| fs.stat(format!("/{n}")).unwrap().ino;
         let is_owed = |n| persist.memfs.inodes.get(ino(n), &guard).unwrap().owed.load(Ordering::Relaxed) > 0;
         assert!(!(0..200).any(is_owed));
+    }
+
+    /// Many inodes are shared out to threads. What one of them cannot write is the caller's error,
+    /// and holds back nobody else.
+    #[test]
+    fn threads_that_share_a_sync_write_all_that_can_be_written() {
+        let device = Arc::new(FaultyDevice::new(MemoryDevice::new(128 << 20).unwrap(), Plan::none()));
+        let dev: Arc<dyn Device> = device.clone();
+        Store::format(std::slice::from_ref(&dev), &FormatOptions::default()).unwrap();
+        let open = || {
+            let options = MountOptions { threads: 3, ..options() };
+            Volume::open_devices(vec![dev.clone()], &options).unwrap()
+        };
+        let (v, name) = (open(), |n: usize| format!("/{n}"));
+        // Too many pieces for the inode's own block.
+        let bad = v.fs().create("/bad").unwrap();
+        (0..2000).for_each(|n| bad.write_all_at(b"x", n * 8192).unwrap());
+        drop(bad);
+        v.close().unwrap();
+        let v = open();
+        let fs = v.fs();
+        assert!(v.0.persist.store.threads() > 1, "nobody shares anything");
+        let content = |n: usize| vec![n as u8 | 1; if n.is_multiple_of(50) { 300_000 } else { 17 * n }];
+        let write = |names: std::ops::Range<usize>| {
+            names.for_each(|n| fs.write(name(n), content(n)).unwrap());
+        };
+        write(0..200);
+        v.sync().unwrap();
+        // Behind the end: a write before it would look in the map whether the page is a hole.
+        let bad = fs.open("/bad", OpenOptions::new().write(true)).unwrap();
+        bad.write_all_at(&[1; 4096], 2000 * 8192).unwrap();
+        write(200..400);
+        let often = When { times: 4, ..When::default() };
+        device.set_plan(Plan::none().rule(Kind::Read, often, Fault::Error(libc::EIO)));
+        assert_eq!(v.sync().unwrap_err().errno(), libc::EIO);
+        device.set_plan(Plan::none());
+        let left = after_crash(&device);
+        (0..400).for_each(|n| assert!(left.read(name(n)).unwrap() == content(n), "file {n}"));
+        v.sync().unwrap();
+        // The same without a flush for each, and a checkpoint behind it.
+        (0..400).for_each(|n| fs.write(name(n), content(n + 1)).unwrap());
+        assert!(writeback::write_back_with_helpers(&v.0.persist, 100_000).unwrap() >= 800);
+        v.checkpoint().unwrap();
+        let left = after_crash(&device);
+        (0..400).for_each(|n| assert!(left.read(name(n)).unwrap() == content(n + 1), "file {n}, again"));
     }
 
     /// A file that somebody writes is written when it is free, and the others are not held up.

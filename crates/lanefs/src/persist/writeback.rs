@@ -13,9 +13,12 @@ use crate::memfs::inode::{DATASYNC, DIRTY, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{hold_rights, is_pending};
 use lanefs_format::{FileKind, Ino};
 use lanefs_sync::lock::MutexGuard;
+use lanefs_sync::parallel;
 
 /// How often the log is folded for an inode that finds no space.
 const FOLDS: usize = 4;
+/// Inodes that are worth several threads.
+const SHARED: usize = if cfg!(test) { 16 } else { 2048 };
 
 /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
 /// `groups` in the last batch, under the inode's sync_lock, which it gives back. Returns pages
@@ -117,6 +120,21 @@ pub(crate) fn write_back_some(persist: &Persist, want: usize) -> Result<usize> {
     }
 }
 
+/// Does so with several threads, where many inodes are queued: each writes a share of `want`.
+pub(super) fn write_back_with_helpers(persist: &Persist, want: usize) -> Result<usize> {
+    collect_dirty(persist);
+    let threads = threads_for(persist, persist.flush.lock().queue.len());
+    debug_assert!(threads > 0 && want > 0, "nobody is to write, or nothing");
+    let share = want.div_ceil(threads);
+    let done = parallel::map(vec![share; threads], |share| write_back_some(persist, share));
+    done.into_iter().sum()
+}
+
+/// Returns how many threads so many inodes are worth.
+fn threads_for(persist: &Persist, inodes: usize) -> usize {
+    if inodes < SHARED { 1 } else { persist.store.threads() }
+}
+
 /// Does so for a writer that found too many dirty pages, and waits where a host has no space for
 /// one of them. The caller holds no lock.
 pub(crate) fn write_back_for_writer(persist: &Persist, want: usize) -> usize {
@@ -161,6 +179,20 @@ fn write_back_each(persist: &Persist, durable: bool, to_the_end: bool) -> Result
         }
         list
     };
+    // Neighbours stay together.
+    let share = list.len().div_ceil(threads_for(persist, list.len())).max(1);
+    let done = parallel::map(list.chunks(share).collect(), |list| {
+        write_back_list(persist, list, durable, to_the_end)
+    });
+    let pending = done.iter().position(|r| r.as_ref().is_err_and(is_host_pending));
+    match pending.or_else(|| done.iter().position(Result::is_err)) {
+        Some(at) => done.into_iter().nth(at).unwrap_or(Ok(())),
+        None => Ok(()),
+    }
+}
+
+/// Does so for these.
+fn write_back_list(persist: &Persist, list: &[Ino], durable: bool, to_the_end: bool) -> Result<()> {
     let mut first = None;
     let mut at = 0;
     while at < list.len() {

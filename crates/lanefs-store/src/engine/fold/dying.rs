@@ -20,13 +20,13 @@ use crate::engine::plan::Plan;
 use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::log::io::Io;
-use crate::parallel;
 use crate::tree::block_io::{BlockSink, BlockSource};
 use lanefs_format::header::BlockKind;
 use lanefs_format::inode::InodeBlock;
 use lanefs_format::pack::{self, SLOT_MIN};
 use lanefs_format::table_node::TableEntry;
 use lanefs_format::{BlockRef, INOS_PER_CHUNK, Ino};
+use lanefs_sync::parallel;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 

@@ -1,20 +1,20 @@
 //! Work that several threads share.
 
-use lanefs_sync::SignalsBlocked;
-use lanefs_sync::lock::Mutex;
+use crate::SignalsBlocked;
+use crate::lock::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::Builder;
 
 /// Returns the number of processors that this process may use. Asked once: the answer takes files
 /// of the system to be read.
-pub(crate) fn processors() -> usize {
+pub fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
 /// Runs `f` on 0..n from several threads.
-pub(crate) fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
+pub fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
     // The first number that no thread has taken; all threads add to it. Relaxed: it only hands out
     // work, and the scope joins the threads.
     let next = AtomicUsize::new(0);
@@ -41,7 +41,7 @@ pub(crate) fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
 
 /// Runs `f` on each piece of some work, with a thread for each if there are several; returns what
 /// came of them, in their order.
-pub(crate) fn map<T: Send, R: Send>(mut work: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
+pub fn map<T: Send, R: Send>(mut work: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
     if work.len() < 2 {
         return work.pop().map(f).into_iter().collect();
     }
