@@ -339,7 +339,9 @@ impl Store {
     /// Returns how many threads large work is worth that others than its callers wait for: no more
     /// than there are processors and mlogs, or [`OpenOptions::threads`].
     pub fn threads(&self) -> usize {
-        self.engine.log.threads()
+        let threads = self.engine.log.threads();
+        debug_assert!(threads > 0, "nobody does the work");
+        threads
     }
 
     /// Returns what a background thread acts on.

@@ -12,8 +12,11 @@ use crate::tree::block_io::{BlockSink, BlockSource};
 use crate::tree::inode_state::InodeState;
 use crate::tree::inode_table::InodeTable;
 use cache::{CachedInode, InodeCache, InodeEntry};
-use lanefs_format::{Attrs, Ino};
+use lanefs_format::{Attrs, BlockRef, INOS_PER_CHUNK, Ino};
+use lanefs_sync::CachePadded;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The inodes of a volume: where each is on disk, and those in memory.
 pub(crate) struct Inodes {
@@ -23,12 +26,22 @@ pub(crate) struct Inodes {
     pub packed: bool,
     /// See `OpenOptions::memory_bytes`.
     memory_bytes: usize,
+    /// Chunks of which inodes were read from the device lately, and how many: see
+    /// [`Inodes::note_read`]. Each in a line of its own, written by who reads one of its chunks.
+    /// Relaxed: what is lost of it is read a little later.
+    read: Box<[CachePadded<AtomicU64>]>,
 }
+
+/// Chunks that [`Inodes::note_read`] can tell apart.
+const READ: usize = 64;
+/// Inodes of a chunk that are read by themselves before all of it is.
+const ALONE: u64 = 2;
 
 impl Inodes {
     /// Returns the inodes of a table, none of them in memory yet.
     pub fn new(table: InodeTable, packed: bool, memory_bytes: usize) -> Inodes {
-        Inodes { table, cache: InodeCache::new(), packed, memory_bytes }
+        let read = (0..READ).map(|_| CachePadded::default()).collect();
+        Inodes { table, cache: InodeCache::new(), packed, memory_bytes, read }
     }
 
     fn load(&self, ino: Ino, io: &Io) -> Result<Option<InodeEntry>> {
@@ -36,6 +49,9 @@ impl Inodes {
             let e = self.table.lookup(ino, io)?;
             if e.block.is_none() {
                 return Ok(None);
+            }
+            if !io.has(e.block) && self.note_read(ino.chunk()) {
+                self.expect_chunk(ino.chunk(), io);
             }
             match InodeState::load(ino, &e, io) {
                 Ok(state) => {
@@ -64,6 +80,35 @@ impl Inodes {
             }))
         })?;
         inode.ok_or_else(|| StoreError::Invalid(format!("inode {ino} does not exist")))
+    }
+
+    /// Notes that an inode of this chunk is read from the device. Returns whether the others of its
+    /// chunk had better be read with it: a few were, and of no chunk that is noted in its place
+    /// between them. Whoever goes over a directory meets chunks in any order, and one after the
+    /// other they are a trip to the device each; among very many files that are read at random no
+    /// chunk comes again so soon.
+    fn note_read(&self, chunk: u64) -> bool {
+        let place = &self.read[chunk as usize % READ];
+        let was = place.load(Relaxed);
+        let count = if was >> 8 == chunk { was & 0xff } else { 0 };
+        debug_assert!(count <= ALONE, "{count} inodes of chunk {chunk} were read by themselves");
+        let is_due = count == ALONE;
+        place.store(chunk << 8 | if is_due { 0 } else { count + 1 }, Relaxed);
+        is_due
+    }
+
+    /// Reads the blocks of the inodes of a chunk together that are not in memory.
+    fn expect_chunk(&self, chunk: u64, io: &Io) {
+        // What cannot be read is found out by who asks for it.
+        let Ok(Some(held)) = self.table.find(chunk, io) else { return };
+        let entries = held.entries();
+        let inos = (0..).map(|slot| Ino(chunk * INOS_PER_CHUNK + slot));
+        let absent = entries.iter().zip(inos).filter(|(e, ino)| !e.block.is_none() && !self.cache.has(*ino));
+        let mut refs: Vec<BlockRef> = absent.map(|(e, _)| e.block).collect();
+        refs.sort_unstable_by_key(|r| r.addr);
+        refs.dedup();
+        debug_assert!(refs.len() as u64 <= INOS_PER_CHUNK, "{} blocks of chunk {chunk}", refs.len());
+        io.expect(&refs);
     }
 
     /// Reads the blocks of those of these inodes that are not in memory together, for who goes on

@@ -480,6 +480,11 @@ impl Io {
         self.cache.forget(addr);
     }
 
+    /// Returns whether a block is found without a trip to the device.
+    pub fn has(&self, r: BlockRef) -> bool {
+        self.cache.get(r).is_some() || self.is_queued(r)
+    }
+
     /// Returns whether this very block waits for being written.
     pub fn is_queued(&self, r: BlockRef) -> bool {
         self.queue_len() > 0 && self.queued.lock().get(&r.addr.0).is_some_and(|q| q.0 == r.crc)

@@ -669,3 +669,23 @@ fn what_one_file_cannot_say_holds_back_nobody_else() {
         left("c");
     }
 }
+
+/// Each was a trip to the device: inodes of files with a piece of content beside their attributes
+/// have a block of their own.
+#[test]
+fn files_of_a_directory_are_looked_at_with_few_reads() {
+    let counting = Arc::new(FaultyDevice::new(MemoryDevice::new(64 << 20).unwrap(), Plan::none()));
+    let dev: Arc<dyn Device> = counting.clone();
+    Store::format(std::slice::from_ref(&dev), &FormatOptions::default()).unwrap();
+    let opened = || Volume::open_devices(vec![dev.clone()], &options()).unwrap().as_user(Cred::root());
+    let fs = opened();
+    (0..600).for_each(|n| fs.write(format!("/{n}"), vec![7; 6000]).unwrap());
+    fs.volume().close().unwrap();
+    drop(fs);
+    let fs = opened();
+    let names = super::ls(&fs, "/");
+    let before = counting.requests()[Kind::Read as usize];
+    names.iter().for_each(|name| assert_eq!(fs.stat(format!("/{name}")).unwrap().size, 6000));
+    let reads = counting.requests()[Kind::Read as usize] - before;
+    assert!(reads < 100, "{reads} reads for {} files", names.len());
+}
