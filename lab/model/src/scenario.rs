@@ -341,7 +341,7 @@ pub fn small() -> Result<Vec<Scenario>, String> {
     // So little is left that slack does not do, which data goes to before anything is moved.
     let dirs = |op: &str| -> String { (0..8).map(|i| op.replace('N', &i.to_string())).collect() };
     let named = format!(
-        "creat /a 60000; creat /f 390000; sync; {}",
+        "creat /a 60000; creat /f 440000; sync; {}",
         dirs("mkdir /dN; creat /dN/x 8000; fsync /dN/x; ckpt; write /a 0 40000; fsync /a; ")
     );
     let names: String = (0..4)
