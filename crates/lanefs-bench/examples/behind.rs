@@ -24,10 +24,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Failure = Box<dyn std::error::Error>;
 
+/// What can be logged.
+const WORKS: [&str; 5] = ["create", "unlink", "rename", "replace", "write"];
 /// Threads that log, each in a directory of its own.
 const LANES: u64 = 2;
 
-#[derive(Clone)]
 struct Args {
     work: String,
     files: u64,
@@ -55,10 +56,20 @@ fn main() -> Result<(), Failure> {
             other => return Err(format!("{other}: not an option").into()),
         }
     }
+    if !WORKS.contains(&of.work.as_str()) || of.files < LANES || repeats == 0 || processors.is_empty() {
+        return Err(format!("--work is one of {}, of {LANES} files and more", WORKS.join(", ")).into());
+    }
+    if of.image.as_ref().is_some_and(|path| std::path::Path::new(path).exists()) {
+        return Err("the image is there already, and would be removed in the end: name another".into());
+    }
     let mut took = vec![Vec::new(); processors.len()];
     for turn in 0..repeats {
         for (at, &n) in processors.iter().enumerate() {
-            let Took { at: begun, time, cpu } = round(&of, n)?;
+            let took_now = round(&of, n);
+            if let Some(path) = &of.image {
+                let _ = std::fs::remove_file(path);
+            }
+            let Took { at: begun, time, cpu } = took_now?;
             println!(
                 "{} {n} processors, turn {turn}: {:.0} ns each, {:.0} cpu, at {:.6},{:.6}",
                 of.work,
@@ -133,9 +144,6 @@ fn round(of: &Args, processors: usize) -> Result<Took, Failure> {
     let (end, after) = (clock(ClockId::Monotonic), clock(ClockId::ProcessCPUTime));
     let took = Took { at, time: end - at, cpu: after - before };
     volume.close()?;
-    if let Some(path) = &of.image {
-        std::fs::remove_file(path)?;
-    }
     Ok(took)
 }
 

@@ -10,7 +10,6 @@
 //! 5. `engine`: transactions, epoch commits, checkpoints with their folds, the cleaner.
 //! 6. `recovery`: making and opening volumes.
 //! 7. `fsck`: checking and repairing them.
-//!
 
 #![deny(missing_docs)]
 

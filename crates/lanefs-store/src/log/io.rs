@@ -661,7 +661,7 @@ impl BlockSource for Io {
     /// [`EXPECTED_AT_ONCE`] blocks per device, into one buffer, because a buffer for all of them is
     /// memory that the system has to clear first.
     fn expect(&self, refs: &[BlockRef]) {
-        let absent = |r: &BlockRef| self.cache.get(*r).is_none() && !self.is_queued(*r);
+        let absent = |r: &BlockRef| !self.has(*r);
         let most = self.cache.len() / 4;
         let mut refs: Vec<BlockRef> = refs.iter().take(most).copied().filter(absent).collect();
         if refs.len() < 2 {

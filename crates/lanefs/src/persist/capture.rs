@@ -117,13 +117,7 @@ pub(crate) fn write_back_held(
             }
         };
         let most = most.min(admitted.pages());
-        // Cleared before anything is captured: what changes from here on makes the inode dirty
-        // again (O15).
-        let marks = DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 };
-        let mut was = inode.take_marks(marks, data_only, || accepted_data_ctx(persist, inode));
-        if inode.dir().is_some_and(Dir::take_changed) {
-            was |= DIRTY;
-        }
+        let was = take_marks(persist, inode, durable, data_only);
         owed |= durable && was & UNSYNCED != 0;
         kept |= inode.data().is_some_and(FileData::has_gap);
         let scope = (durable, data_only);
@@ -136,7 +130,7 @@ pub(crate) fn write_back_held(
                 }
             }
             Err(e) => {
-                persist.journal.dirty_inode(inode, DIRTY | was & (XATTR_DIRTY | DATASYNC | UNSYNCED));
+                give_marks_back(persist, inode, was);
                 break Err(e);
             }
         }
@@ -159,6 +153,28 @@ pub(crate) fn write_back_held(
     r
 }
 
+/// Takes the marks off an inode before anything of it is captured, and returns what was set: what
+/// changes from here on makes the inode dirty again (O15). `data_only`: as far as fdatasync asks.
+pub(super) fn take_marks(persist: &Persist, inode: &Inode, durable: bool, data_only: bool) -> u32 {
+    let marks = DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 };
+    let was = inode.take_marks(marks, data_only, || accepted_data_ctx(persist, inode));
+    was | if inode.dir().is_some_and(Dir::take_changed) { DIRTY } else { 0 }
+}
+
+/// Marks an inode dirty again of which nothing was written.
+pub(super) fn give_marks_back(persist: &Persist, inode: &Inode, was: u32) {
+    debug_assert!(inode.has(SYNCING), "who looks meanwhile takes inode {} for clean", inode.ino);
+    persist.journal.dirty_inode(inode, DIRTY | was & (XATTR_DIRTY | DATASYNC | UNSYNCED));
+}
+
+/// Returns the update of an inode without content.
+pub(super) fn attributes_of(inode: &Inode, xattrs: Option<Vec<u8>>) -> InodeUpdate {
+    debug_assert!(inode.data().is_none(), "inode {} has pages", inode.ino);
+    let (ino, attrs, life) = (inode.ino, inode.attrs(), Life::Usual);
+    let (size_only, reserved, more, pages) = (false, 0, false, Vec::new());
+    InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more, life }
+}
+
 /// Hands over one update of one inode, durable or not, of all attributes or only the size, with up
 /// to `max` pages from page `from` on, which moves behind them; returns how many pages went and
 /// whether dirty ones are left there. `under_way`: the inode is in `unsynced` for this write.
@@ -173,10 +189,7 @@ fn capture_round(
 ) -> Result<(usize, bool)> {
     let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
     let Some(data) = inode.data() else {
-        let (attrs, pages) = (inode.attrs(), Vec::new());
-        let life = Life::Usual;
-        let (ino, size_only, reserved, more) = (inode.ino, false, 0, false);
-        let u = InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more, life };
+        let u = attributes_of(inode, xattrs);
         debug_assert!(!data_only, "fdatasync of what has no content writes all attributes");
         if rights::rights_pending(persist, inode) {
             return Err(RIGHTS_PENDING);

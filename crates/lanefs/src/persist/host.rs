@@ -17,7 +17,8 @@
 //!    (`admission` of the store, 4). If it does not fit the seal is put off, and the list of these
 //!    files stays as it was.
 //! 5. A request that the host refused all the same waits in the store, with the locks of the round
-//!    that it is of: see `admission` of the store, 5.
+//!    that it is of, those of up to 128 files where these go together: see `admission` of the
+//!    store, 5.
 
 use super::Persist;
 use crate::core::host::{HOST_PENDING, HostWait, is_host_pending};
@@ -26,7 +27,7 @@ use crate::memfs::data::FileData;
 use lanefs_store::Admitted;
 
 /// Pages that may have become dirty unseen since they were counted: those of lanes' stamps.
-const UNSEEN: usize = 8;
+pub(super) const UNSEEN: usize = 8;
 
 /// Asks for space for the next round of a writeback, `durable` or not: `most` pages of a file from
 /// page `from` on, or attributes alone. The round may capture as many pages as the answer has,

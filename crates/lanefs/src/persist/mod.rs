@@ -9,7 +9,8 @@
 //! inode's writeback lock (memfs::data), the backlog, a lane. A seal happens with the backlog's
 //! lock held and no lane; no lock of an inode is taken under it, and no checkpoint or commit made
 //! under a lock of an inode. A checkpoint's seal takes the backlog's lock with the store's own
-//! checkpoint lock held: so space for a commit is freed before it is taken, never under it.
+//! checkpoint lock held: so space for a commit is freed before it is taken, never under it. Locks
+//! of several inodes are held by `together` alone, which tries each.
 //!
 //! Each file calls those above it in this list, and none below:
 //!

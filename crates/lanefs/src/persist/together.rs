@@ -8,16 +8,16 @@
 //! 2. Where the transaction fails all of them are dirty as before, and their locks are free. The
 //!    caller writes each by itself then: that frees space, and finds the one that fails.
 
-use crate::core::page_store;
 use crate::memfs::Inode;
 use crate::memfs::data::FileData;
-use crate::memfs::dir::Dir;
-use crate::memfs::inode::{DATASYNC, DIRTY, ENDED, SYNCING, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::inode::{DATASYNC, ENDED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights;
 use crate::persist::Persist;
+use crate::persist::capture;
+use crate::persist::host::UNSEEN;
 use crate::persist::piece::{self, Writing};
 use lanefs_format::BLOCK_SIZE;
-use lanefs_store::{InodeUpdate, Life, Transaction};
+use lanefs_store::{InodeUpdate, Transaction};
 use lanefs_sync::lock::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -27,9 +27,6 @@ const MEMBERS: usize = 128;
 /// Bytes of attributes and ends of files that go into one message of the log, at most: as many as
 /// one inode may have.
 const BYTES: usize = 64 << 10;
-/// Pages that may have become dirty unseen since they were counted: those of lanes' stamps.
-const UNSEEN: usize = 8;
-
 /// What a writeback has taken of an inode.
 struct Member<'g> {
     inode: &'g Inode,
@@ -88,9 +85,9 @@ impl<'g> Together<'g> {
         self.members.len() >= MEMBERS || self.bytes >= BYTES || self.pages + self.small() + UNSEEN > most
     }
 
-    /// Returns how many inodes were added.
-    pub fn len(&self) -> usize {
-        self.members.len()
+    /// Returns whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
     }
 
     /// Returns the most pages of an inode that is small.
@@ -115,12 +112,7 @@ impl<'g> Together<'g> {
         if !self.durable {
             self.persist.flush.lock().begins(inode);
         }
-        let marks = DIRTY | XATTR_DIRTY | DATASYNC | if self.durable { UNSYNCED } else { 0 };
-        let data_ctx = || page_store::accepted_data_ctx(self.persist, inode);
-        let mut was = inode.take_marks(marks, false, data_ctx);
-        if inode.dir().is_some_and(Dir::take_changed) {
-            was |= DIRTY;
-        }
+        let was = capture::take_marks(self.persist, inode, self.durable, false);
         let has_gap = inode.data().is_some_and(FileData::has_gap);
         match self.capture(inode, was) {
             Some((update, file)) => {
@@ -133,7 +125,7 @@ impl<'g> Together<'g> {
                 Ok(())
             }
             None => {
-                give_marks_back(self.persist, inode, was);
+                capture::give_marks_back(self.persist, inode, was);
                 if !self.durable {
                     self.persist.flush.lock().ended(inode.ino);
                 }
@@ -147,7 +139,7 @@ impl<'g> Together<'g> {
     fn is_simple(&self, inode: &Inode) -> bool {
         let is_small = |data: &FileData| {
             let most = self.small() + 1;
-            // Of a size no page lies behind, mostly; and a large file's tree takes a walk.
+            // Where the whole file is small its tree need not be walked.
             let few = data.size() <= (self.small() * BLOCK_SIZE) as u64;
             !data.awaits_pieces(Instant::now())
                 && !data.has_gap()
@@ -164,9 +156,7 @@ impl<'g> Together<'g> {
     fn capture(&self, inode: &'g Inode, was: u32) -> Option<(InodeUpdate, Option<Content<'g>>)> {
         let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
         let Some(data) = inode.data() else {
-            let (ino, attrs, life) = (inode.ino, inode.attrs(), Life::Usual);
-            let (size_only, reserved, more, pages) = (false, 0, false, Vec::new());
-            let update = InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more, life };
+            let update = capture::attributes_of(inode, xattrs);
             return (!rights::rights_pending(self.persist, inode)).then_some((update, None));
         };
         let file = Writing::try_begin(self.persist, inode, data)?;
@@ -211,7 +201,7 @@ impl<'g> Together<'g> {
                 // Its marks may have been taken with those of pages that were captured.
                 true if inode.has_dirty() => persist.journal.dirty_inode(inode, 0),
                 true => {}
-                false => give_marks_back(persist, inode, was),
+                false => capture::give_marks_back(persist, inode, was),
             }
             unsynced.push(was & UNSYNCED != 0);
             match ok {
@@ -241,12 +231,6 @@ impl<'g> Together<'g> {
         debug_assert!(written.done.is_empty() || written.left.is_empty(), "one transaction, in part");
         written
     }
-}
-
-/// Marks an inode dirty again whose marks were taken.
-fn give_marks_back(persist: &Persist, inode: &Inode, was: u32) {
-    debug_assert!(inode.has(SYNCING), "who looks meanwhile takes inode {} for clean", inode.ino);
-    persist.journal.dirty_inode(inode, DIRTY | was & (XATTR_DIRTY | DATASYNC | UNSYNCED));
 }
 
 #[cfg(test)]

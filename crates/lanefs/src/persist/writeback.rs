@@ -93,7 +93,7 @@ pub(crate) fn write_back_some(persist: &Persist, want: usize) -> Result<usize> {
             inode.unlist();
             alone = some.add(inode, l).err().map(|l| (inode, l));
         }
-        if some.len() == 0 && alone.is_none() {
+        if some.is_empty() && alone.is_none() {
             break;
         }
         let written = some.write();
