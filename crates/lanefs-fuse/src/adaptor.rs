@@ -56,7 +56,7 @@ pub(crate) struct Adaptor {
     /// Whether the kernel checks who sets flags of an inode.
     pub checks_flags: bool,
     /// Whether changes of names are durable before they are answered.
-    dirsync: bool,
+    pub dirsync: bool,
     pub space: Arc<Space>,
     pub closing: Arc<Closing>,
     pub counts: Arc<Counts>,
@@ -144,6 +144,11 @@ impl Adaptor {
     /// Returns the inodes of which the kernel may hold unwritten pages.
     pub(crate) fn may_be_held(&self) -> Vec<Ino> {
         if self.stateless { self.known.cached() } else { self.handles.written() }
+    }
+
+    /// Returns whether the kernel may hold unwritten pages of an inode.
+    pub(crate) fn may_hold(&self, ino: Ino) -> bool {
+        if self.stateless { self.known.is_cached(ino) } else { self.handles.is_written(ino) }
     }
 
     /// Ends the mount because somebody who serves requests cannot go on: the others, who wait for

@@ -23,6 +23,10 @@
 //! A5 *Flags.* Where files are opened without a request a file that becomes immutable takes no page
 //!    of the kernel's cache any more. So those that it has are written back before.
 //!
+//! A6 *Replacing.* A file that is renamed over another is found whole after a crash (SEMANTICS F5),
+//!    and that includes what the kernel has gathered of it: while anybody has it open for writing,
+//!    its pages are written back before the rename. (A file that was closed has none.)
+//!
 //! No signal ends such a call: it waits until the requests are served, or the connection is cut. A
 //! server that is killed in one cannot end by itself; its watchdog cuts then ([`crate::watchdog`]).
 //!
@@ -30,13 +34,15 @@
 //! [`crate::guest`].
 //!
 //! A request that came through a ring has to be answered by the thread that has it; there another
-//! thread is started where none is left (`rings`), and it makes the calls of A1, A2, A4 and A5
+//! thread is started where none is left (`rings`), and it makes the calls of A1, A2 and A4 to A6
 //! itself.
 
+use crate::blocking_hook::PATIENCE;
 use crate::handles::{ASSUMED, Handles};
+use crate::renaming::{Renamed, Renaming};
 use crate::space::Space;
 use crate::wire::{Device, Errno, Reply, ReplyBuffer};
-use lanefs::Ino;
+use lanefs::{File, Ino};
 use lanefs_sync::SignalsBlocked;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -56,14 +62,17 @@ pub(crate) struct Job {
 
 /// The content of an answer.
 pub(crate) enum What {
-    /// The position of data or of a hole (A1).
-    Seek { handle: u64, offset: i64, whence: i32 },
+    /// The position of data or of a hole (A1). `made`: the open file, where requests have no
+    /// handle.
+    Seek { handle: u64, made: Option<Box<File>>, offset: i64, whence: i32 },
     /// The number of bytes that were written (A2).
     Written { offset: u64, bytes: u32 },
     /// The attributes, for who is about to write (A4).
     Attributes { ttl: Duration },
     /// That these flags were set (A5).
     Flags(u32),
+    /// That the file was renamed (A6).
+    Rename(Box<Renaming>),
 }
 
 /// Something that the thread does.
@@ -85,10 +94,43 @@ pub(crate) struct Aside {
 }
 
 /// Returns the position of the data or the hole.
-fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -> Result<u64, Errno> {
+fn seek(
+    handles: &Handles,
+    handle: u64,
+    made: Option<Box<File>>,
+    offset: i64,
+    whence: i32,
+) -> Result<u64, Errno> {
+    if let Some(file) = made {
+        return Ok(file.lseek(offset, whence)?);
+    }
     // SAFETY: the handle of a request that is answered after this.
     let handle = unsafe { handles.get(handle) }.ok_or(Errno(libc::EBADF))?;
     Ok(handle.file.lseek(offset, whence)?)
+}
+
+/// Renames. Of a change that may be lost what the kernel has of the directories is dropped, and the
+/// names are added to `changed`.
+fn rename(device: &Device, renaming: &Renaming, changed: &mut Vec<(Ino, Vec<u8>)>) -> Result<(), Errno> {
+    debug_assert!(changed.is_empty(), "names of the job before");
+    match renaming.make() {
+        Renamed::Done => Ok(()),
+        Renamed::Refused(e) => Err(e),
+        Renamed::NotDurable(e) => {
+            for (dir, name) in renaming.names() {
+                drop_attributes(device, dir);
+                changed.push((dir, name.to_vec()));
+            }
+            Err(e)
+        }
+    }
+}
+
+/// Has the kernel drop what it believes of a name (A3).
+fn drop_name(device: &Device, dir: Ino, name: &[u8]) {
+    if let Err(e) = device.drop_name(dir, name) {
+        tracing::warn!("directory {}: a name was not dropped: {e}", dir.0);
+    }
 }
 
 /// Has the kernel write back and drop the pages of a file.
@@ -206,22 +248,24 @@ impl Aside {
         let space = Arc::clone(&self.space);
         let _blocked = SignalsBlocked::new();
         let thread = std::thread::Builder::new().name("lanefs-aside".into()).spawn(move || {
+            // As who serves requests does: some of what is done here waits for the device.
+            lanefs::set_patience(Some(PATIENCE));
             let mut bytes = ReplyBuffer::new(256);
+            let mut changed = Vec::new();
             for errand in queue {
                 let job = match errand {
                     Errand::Answer(job) => job,
                     Errand::Forget(dir, name) => {
-                        if let Err(e) = mine.drop_name(dir, &name) {
-                            tracing::warn!("directory {}: a name was not dropped: {e}", dir.0);
-                        }
+                        drop_name(&mine, dir, &name);
                         continue;
                     }
                 };
                 let mut reply = Reply::over(bytes.bytes());
+                debug_assert!(job.ino.0 != 0, "a request about no inode");
                 let result = match job.what {
-                    What::Seek { handle, offset, whence } => {
+                    What::Seek { handle, made, offset, whence } => {
                         flush_kernel_pages(&job.device, job.ino);
-                        answer(&handles, handle, offset, whence).and_then(|at| reply.u64(at))
+                        seek(&handles, handle, made, offset, whence).and_then(|at| reply.u64(at))
                     }
                     What::Attributes { ttl } => ask(&job.device, &space, job.ino, ttl, &mut reply),
                     What::Flags(flags) => {
@@ -229,6 +273,10 @@ impl Aside {
                         let set = space.set_flags(job.ino, flags);
                         drop_attributes(&job.device, job.ino);
                         set.and_then(|()| reply.put(&[0; 16]))
+                    }
+                    What::Rename(renaming) => {
+                        flush_kernel_pages(&job.device, job.ino);
+                        rename(&job.device, &renaming, &mut changed)
                     }
                     What::Written { offset, bytes } => {
                         drop_pages(&job.device, job.ino, offset, bytes);
@@ -239,6 +287,8 @@ impl Aside {
                 if let Err(e) = job.device.send(reply.finish(job.unique, result)) {
                     tracing::warn!("answering a request about inode {}: {e}", job.ino.0);
                 }
+                // Not before the answer: whoever waits for it holds the directories.
+                changed.drain(..).for_each(|(dir, name)| drop_name(&mine, dir, &name));
             }
         })?;
         Ok((errands, thread))

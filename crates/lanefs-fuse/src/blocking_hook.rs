@@ -15,7 +15,7 @@ pub(crate) enum Wait {
 
 /// How long a request waits for space on the file system that holds an image (SEMANTICS E7): the
 /// kernel holds the caller's locks meanwhile, for which others wait who would make some.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 type Hook = Box<dyn Fn(Wait)>;
 

@@ -40,6 +40,7 @@ mod options;
 mod passing;
 mod reader_pool;
 mod readers;
+mod renaming;
 pub mod report;
 mod requests;
 mod rings;

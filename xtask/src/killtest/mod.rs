@@ -1,17 +1,19 @@
-//! `cargo xtask killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]`: ends
-//! the process that serves a mount with `kill -9` at a random moment, over and over. `killtest full
-//! [--minutes N] [--seed S]` does it on a volume that is 90 % full (full.rs).
+//! `cargo xtask killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small |
+//! synced]`: ends the process that serves a mount with `kill -9` at a random moment, over and over.
+//! `killtest full [--minutes N] [--seed S]` does it on a volume that is 90 % full (full.rs).
 //!
 //! A round: a writer that keeps a ledger of what was acknowledged, and one of the real programs,
 //! work on the mount; the kill; `umount -l`; `lanefs fsck` must find nothing; the volume is mounted
 //! again, now and then killed at once and mounted once more; everything acknowledged must be there
 //! with its content, also that of the round before; databases that the program left behind must
 //! pass their own checks. Every second round is one on a small volume (small.rs); with "small" all
-//! are, with the names of programs none.
+//! are, with the names of programs none. With "synced" all are on a block device, where syncfs(2)
+//! is a promise, and it is the only one that is asked for (synced.rs).
 
 mod full;
 mod ledger;
 mod small;
+mod synced;
 pub mod writer;
 
 use crate::programs::volume::{self, Volume};
@@ -80,7 +82,7 @@ impl Totals {
 /// The command.
 pub fn main(arguments: &[&str]) -> Result<(), String> {
     let (mut rounds, mut seed, mut ordered) = (100, 1, true);
-    let (mut only_small, mut only_full, mut minutes) = (false, false, 60);
+    let (mut only_small, mut only_full, mut only_synced, mut minutes) = (false, false, false, 60);
     let mut names: Vec<&'static str> = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -96,6 +98,7 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
             "--minutes" => minutes = number()?,
             "small" => only_small = true,
             "full" => only_full = true,
+            "synced" => only_synced = true,
             other => match PROGRAMS.iter().find(|p| p.name == other) {
                 Some(program) => names.push(program.name),
                 None => {
@@ -106,6 +109,9 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
     }
     if only_full {
         return full::main(minutes, seed);
+    }
+    if only_synced {
+        return synced::main(rounds, ordered, seed);
     }
     let every = if only_small { 1 } else { 2 };
     let with_small = only_small || names.is_empty();

@@ -1,6 +1,7 @@
 //! The program that asks for promises:
-//! `xtask killtest-writer DIR PREFIX LEDGERS THREADS SEED [small]`, with few and short files for a
-//! small volume. It works until the first error, which is the end of the mount.
+//! `xtask killtest-writer DIR PREFIX LEDGERS THREADS SEED [small|synced]`, with few and short files
+//! for a small volume; or with no fsync at all, but many changes of many files and one syncfs(2)
+//! behind them, over and over. It works until the first error, which is the end of the mount.
 
 use super::ledger::{BLOCK, State, content};
 use lanefs_sync::random::Rng;
@@ -15,7 +16,21 @@ struct Kept {
     path: String,
     version: u64,
     len: u64,
+    /// The batch that has changed it, if that is not acknowledged yet.
+    batch: u64,
 }
+
+/// Changes that one syncfs is to make durable.
+#[derive(Default)]
+struct Batch {
+    /// Number of the batch, from 1 on. 0: each change is made durable by itself.
+    number: u64,
+    /// The files that it has changed.
+    files: Vec<u64>,
+}
+
+/// Changes of a batch, at the most.
+const BATCH: u64 = 400;
 
 struct Writer {
     mnt: PathBuf,
@@ -27,16 +42,20 @@ struct Writer {
     kept: Vec<Kept>,
     /// The number of files to keep.
     most: usize,
+    batch: Batch,
 }
 
 /// The command. Ends with the first error of each thread.
 pub fn main(arguments: &[&str]) -> std::result::Result<(), String> {
-    let (&[mnt, prefix, ledgers, threads, seed] | &[mnt, prefix, ledgers, threads, seed, "small"]) =
-        arguments
-    else {
-        return Err("usage: killtest-writer MOUNTPOINT PREFIX LEDGERS THREADS SEED [small]".into());
+    let &[mnt, prefix, ledgers, threads, seed, ref how @ ..] = arguments else {
+        return Err("usage: killtest-writer MOUNTPOINT PREFIX LEDGERS THREADS SEED [small|synced]".into());
     };
-    let most = if arguments.len() == 6 { 40 } else { 400 };
+    let (most, is_synced) = match how {
+        [] => (400, false),
+        ["small"] => (40, false),
+        ["synced"] => (1000, true),
+        _ => return Err(format!("killtest-writer: {how:?}: neither small nor synced")),
+    };
     let threads: u64 = threads.parse().map_err(|_| "THREADS must be a number")?;
     let seed: u64 = seed.parse().map_err(|_| "SEED must be a number")?;
     std::thread::scope(|s| {
@@ -46,7 +65,7 @@ pub fn main(arguments: &[&str]) -> std::result::Result<(), String> {
                     let mut writer = Writer::new(Path::new(mnt), prefix, Path::new(ledgers), t, seed)?;
                     writer.most = most;
                     loop {
-                        writer.step()?;
+                        if is_synced { writer.batch() } else { writer.step() }?;
                     }
                 })
             })
@@ -79,6 +98,7 @@ impl Writer {
             next: first,
             kept: Vec::new(),
             most: 400,
+            batch: Batch::default(),
         })
     }
 
@@ -90,13 +110,26 @@ impl Writer {
     fn begin(&mut self, id: u64, state: &State) -> Result<()> {
         self.ledger.write_all(format!("B {id} {state}\n").as_bytes())
     }
+    /// A change that was made durable; or one of a batch, which is to be.
     fn end(&mut self, id: u64) -> Result<()> {
+        if self.batch.number > 0 {
+            self.batch.files.push(id);
+            return Ok(());
+        }
         self.ledger.write_all(format!("E {id}\n").as_bytes())
+    }
+
+    fn sync(&self, file: &File) -> Result<()> {
+        if self.batch.number > 0 { Ok(()) } else { file.sync_all() }
+    }
+
+    fn sync_data(&self, file: &File) -> Result<()> {
+        if self.batch.number > 0 { Ok(()) } else { file.sync_data() }
     }
 
     fn sync_dir(&self, path: &str) -> Result<()> {
         let full = self.full(path);
-        File::open(full.parent().unwrap_or(&full))?.sync_all()
+        self.sync(&File::open(full.parent().unwrap_or(&full))?)
     }
 
     fn fill(&self, file: &File, id: u64, version: u64, from: u64, to: u64) -> Result<()> {
@@ -117,7 +150,7 @@ impl Writer {
             0 => 0,
             1..=5 => self.random.below(4000),
             6..=8 => self.random.below(40_000),
-            _ if self.most < 400 => self.random.below(80_000),
+            _ if self.most != 400 => self.random.below(80_000),
             _ => self.random.below(600_000),
         }
     }
@@ -128,6 +161,10 @@ impl Writer {
             return self.create();
         }
         let i = self.random.below(self.kept.len() as u64) as usize;
+        // Of two changes the check would not know which one is there.
+        if self.batch.number > 0 && self.kept[i].batch == self.batch.number {
+            return Ok(());
+        }
         // Many at once would fill the volume in the long run.
         if self.kept.len() > 2 * self.most {
             return self.remove(i);
@@ -141,6 +178,18 @@ impl Writer {
             90..=91 => self.many(),
             _ => self.noise(),
         }
+    }
+
+    /// Many changes, each of another file, and one syncfs of the mount, which makes all of them
+    /// durable (of a mount of a block device: docs/MOUNT.md).
+    fn batch(&mut self) -> Result<()> {
+        self.batch.number += 1;
+        for _ in 0..1 + self.random.below(BATCH) {
+            self.step()?;
+        }
+        rustix::fs::syncfs(File::open(&self.mnt)?)?;
+        let done: String = self.batch.files.drain(..).map(|id| format!("E {id}\n")).collect();
+        self.ledger.write_all(done.as_bytes())
     }
 
     /// A new file, now and then in new folders; only the file is fsynced.
@@ -158,9 +207,9 @@ impl Writer {
         }
         let file = File::create_new(full)?;
         self.fill(&file, id, 1, 0, len)?;
-        file.sync_all()?;
+        self.sync(&file)?;
         self.end(id)?;
-        self.kept.push(Kept { id, path, version: 1, len });
+        self.kept.push(Kept { id, path, version: 1, len, batch: self.batch.number });
         Ok(())
     }
 
@@ -178,10 +227,10 @@ impl Writer {
         if dir_too {
             self.sync_dir(&path)?;
         } else {
-            File::open(self.full(&path))?.sync_all()?;
+            self.sync(&File::open(self.full(&path))?)?;
         }
         self.end(id)?;
-        self.kept[i].path = path;
+        (self.kept[i].path, self.kept[i].batch) = (path, self.batch.number);
         Ok(())
     }
 
@@ -193,11 +242,12 @@ impl Writer {
         let fresh = self.full(&format!("{path}.tmp"));
         let file = File::create(&fresh)?;
         self.fill(&file, id, version, 0, len)?;
-        file.sync_all()?;
+        self.sync(&file)?;
         std::fs::rename(&fresh, self.full(&path))?;
         self.sync_dir(&path)?;
         self.end(id)?;
         (self.kept[i].version, self.kept[i].len) = (version, len);
+        self.kept[i].batch = self.batch.number;
         Ok(())
     }
 
@@ -208,9 +258,9 @@ impl Writer {
         self.begin(id, &State::There { path: path.clone(), version, len })?;
         let file = OpenOptions::new().write(true).open(self.full(&path))?;
         self.fill(&file, id, version, 0, len)?;
-        file.sync_data()?;
+        self.sync_data(&file)?;
         self.end(id)?;
-        self.kept[i].version = version;
+        (self.kept[i].version, self.kept[i].batch) = (version, self.batch.number);
         Ok(())
     }
 
@@ -220,9 +270,9 @@ impl Writer {
         self.begin(id, &State::There { path: path.clone(), version, len: to })?;
         let file = OpenOptions::new().write(true).open(self.full(&path))?;
         self.fill(&file, id, version, len, to)?;
-        file.sync_data()?;
+        self.sync_data(&file)?;
         self.end(id)?;
-        self.kept[i].len = to;
+        (self.kept[i].len, self.kept[i].batch) = (to, self.batch.number);
         Ok(())
     }
 
@@ -246,12 +296,11 @@ impl Writer {
             self.begin(id, &State::There { path: path.clone(), version: 1, len })?;
             let file = File::create_new(self.full(&path))?;
             self.fill(&file, id, 1, 0, len)?;
-            fresh.push(Kept { id, path, version: 1, len });
+            fresh.push(Kept { id, path, version: 1, len, batch: self.batch.number });
         }
-        // The last made is the first fsynced. syncfs would be no promise: the kernel does not tell
-        // a FUSE server of it.
+        // The last made is the first fsynced.
         for file in fresh.into_iter().rev() {
-            File::open(self.full(&file.path))?.sync_all()?;
+            self.sync(&File::open(self.full(&file.path))?)?;
             self.end(file.id)?;
             self.kept.push(file);
         }

@@ -13,6 +13,8 @@ pub struct Volume {
     lanefs: PathBuf,
     options: Vec<String>,
     server: Option<Child>,
+    /// The loop device on the image, if that is what is mounted.
+    device: Option<PathBuf>,
     /// The number of bytes of the serving process's messages that have been looked at.
     heard: usize,
 }
@@ -45,11 +47,27 @@ impl Volume {
             lanefs: lanefs.to_path_buf(),
             options: options.iter().map(|o| o.to_string()).collect(),
             server: None,
+            device: None,
             heard: 0,
         };
         let mut mkfs = volume.lanefs(&["mkfs", "--size", size]);
         child::succeed(mkfs.arg(volume.image()), &volume.outside(), Duration::from_secs(60))?;
         Ok(volume)
+    }
+
+    /// Makes the same on a loop device; takes root.
+    pub fn make_on_device(lanefs: &Path, size: &str, options: &[&str]) -> Result<Volume, String> {
+        let mut volume = Volume::make(lanefs, size, options)?;
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show"]).arg(volume.image());
+        let said = child::succeed(&mut losetup, &volume.outside(), Duration::from_secs(60))?;
+        volume.device = Some(PathBuf::from(said.trim()));
+        Ok(volume)
+    }
+
+    /// What is mounted: the image, or the device that it lies on.
+    fn source(&self) -> PathBuf {
+        self.device.clone().unwrap_or_else(|| self.image())
     }
 
     /// Returns the folder in which it is mounted.
@@ -87,7 +105,7 @@ impl Volume {
             .open(self.log())
             .map_err(|e| format!("{}: {e}", self.log().display()))?;
         let mut command = self.lanefs(&["mount", "--foreground"]);
-        command.args(&self.options).arg(self.image()).arg(self.mnt());
+        command.args(&self.options).arg(self.source()).arg(self.mnt());
         let start = Instant::now();
         let out = log.try_clone().map_err(|e| e.to_string())?;
         let server = command
@@ -189,14 +207,22 @@ impl Volume {
     /// `lanefs fsck` must find nothing.
     pub fn fsck(&self) -> Result<(), String> {
         let mut fsck = self.lanefs(&["fsck"]);
-        child::succeed(fsck.arg(self.image()), &self.outside(), Duration::from_secs(600)).map(drop)
+        child::succeed(fsck.arg(self.source()), &self.outside(), Duration::from_secs(600)).map(drop)
     }
 }
 
 impl Drop for Volume {
     fn drop(&mut self) {
         // Nobody is left to tell; what could not be unmounted must not be removed below.
-        if let Err(e) = self.kill() {
+        let detach = |device: &PathBuf| {
+            let detached = Command::new("losetup").arg("--detach").arg(device).status();
+            if detached.is_ok_and(|s| s.success()) {
+                Ok(())
+            } else {
+                Err(format!("{}: is attached", device.display()))
+            }
+        };
+        if let Err(e) = self.kill().and_then(|()| self.device.iter().try_for_each(detach)) {
             eprintln!("xtask: {e}");
         } else if std::env::var_os("LANEFS_KEEP").is_none() {
             let _ = std::fs::remove_dir_all(&self.dir);

@@ -22,6 +22,7 @@ mod mount_growth;
 mod mount_handles;
 mod mount_idmap;
 mod mount_open_files;
+mod mount_replace;
 mod mount_rights;
 mod mount_trim;
 mod mount_truth;

@@ -15,6 +15,7 @@ on_each_transport! {
     pages_of_a_map_go_where_they_belong_beside_handles_that_append,
     times_before_1970_survive_a_remount,
     data_not_yet_written_back_is_data_to_seek,
+    what_a_map_holds_is_data_to_seek,
     an_unlinked_file_lives_while_it_is_open,
     a_large_directory_lists_every_name_once,
     a_default_acl_takes_the_umasks_place,
@@ -212,6 +213,25 @@ fn data_not_yet_written_back_is_data_to_seek() {
     reader.seek(std::io::SeekFrom::Start(1 << 20)).unwrap();
     reader.read_exact(&mut byte).unwrap();
     assert_eq!(byte, [1]);
+}
+
+/// Also where the kernel gathers no writes.
+fn what_a_map_holds_is_data_to_seek() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let m = Mount::new(&[]);
+    let file = File::options().read(true).write(true).create_new(true).open(m.path("f")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    // SAFETY: a shared mapping of a file that this test alone uses, within its size, unmapped
+    // below.
+    unsafe {
+        let how = ProtFlags::READ | ProtFlags::WRITE;
+        let map = mmap(std::ptr::null_mut(), 1 << 20, how, MapFlags::SHARED, &file, 0).unwrap();
+        map.cast::<u8>().add(70_000).write_volatile(7);
+        let reader = File::open(m.path("f")).unwrap();
+        let at = rustix::fs::seek(&reader, SeekFrom::Data(0));
+        munmap(map, 1 << 20).unwrap();
+        assert!(at.is_ok_and(|at| at <= 70_000), "{at:?}");
+    }
 }
 
 fn an_unlinked_file_lives_while_it_is_open() {

@@ -42,7 +42,7 @@
 //!    known; only pages of maps are its own.
 
 use super::{Wire, rights};
-use crate::adaptor::Adaptor;
+use crate::adaptor::{Adaptor, Opened};
 use crate::aside::{Job, What};
 use crate::blocking_hook::{about_to_wait, about_to_wait_for_requests};
 use crate::handles::ASSUMED;
@@ -300,13 +300,18 @@ pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
 pub(super) fn lseek(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
     let mut a = req.args();
     let (handle, offset, whence) = (a.u64()?, a.i64()?, a.u32()? as i32);
-    if adaptor.writeback && adaptor.handles.is_written(req.ino) {
+    // Also where nothing is gathered: pages of maps are.
+    if !adaptor.guest && adaptor.may_hold(req.ino) {
         let (ino, unique) = (req.ino, req.unique);
         match origin {
             Origin::Device(device) => {
+                let made = match adaptor.file(ino, handle, libc::O_RDONLY)? {
+                    Opened::Made(file) => Some(Box::new(file)),
+                    Opened::Held(_) => None,
+                };
                 reply.answer = Answer::Elsewhere;
                 let device = Arc::clone(device);
-                let what = What::Seek { handle, offset, whence };
+                let what = What::Seek { handle, made, offset, whence };
                 return adaptor.aside.answer(Job { ino, what, unique, device });
             }
             // The answer has to come from here; others serve the writes that this waits for.

@@ -93,7 +93,7 @@ pub(crate) fn serve(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         op::MKDIR => names::mkdir(adaptor, req, reply),
         op::UNLINK => names::unlink(adaptor, req),
         op::RMDIR => names::rmdir(adaptor, req),
-        op::RENAME | op::RENAME2 => names::rename(adaptor, req),
+        op::RENAME | op::RENAME2 => names::rename(adaptor, req, reply, origin),
         op::LINK => names::link(adaptor, req, reply),
         op::OPEN => content::open(adaptor, req, reply),
         op::CREATE => content::create(adaptor, req, reply),

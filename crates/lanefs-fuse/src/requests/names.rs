@@ -2,10 +2,15 @@
 
 use super::{Wire, rights};
 use crate::adaptor::Adaptor;
+use crate::aside::{Job, What};
+use crate::blocking_hook::about_to_wait_for_requests;
+use crate::renaming::Renaming;
+use crate::translate::root;
 use crate::wire::abi::op;
 use crate::wire::rdev_from_kernel;
-use crate::wire::{Errno, Reply, Request};
+use crate::wire::{Answer, Errno, Origin, Reply, Request};
 use lanefs::{FileKind, Ino, NewInodeAttrs, Result, Stat};
+use std::sync::Arc;
 
 pub(super) fn lookup(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let name = req.args().name()?;
@@ -127,7 +132,7 @@ pub(super) fn rmdir(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
 }
 
 /// Serves RENAME and RENAME2.
-pub(super) fn rename(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+pub(super) fn rename(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
     let mut a = req.args();
     let to = Ino(a.u64()?);
     let flags = if req.op == op::RENAME2 {
@@ -138,6 +143,43 @@ pub(super) fn rename(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
         0
     };
     let (name, to_name) = (a.name()?, a.name()?);
+    if let Some(ino) = held_and_replaces(adaptor, (req.ino, name), (to, to_name), flags) {
+        match origin {
+            Origin::Device(device) => {
+                reply.answer = Answer::Elsewhere;
+                let what = What::Rename(Box::new(Renaming {
+                    volume: adaptor.volume.clone(),
+                    cred: req.cred(),
+                    from: (req.ino, name.to_vec()),
+                    to: (to, to_name.to_vec()),
+                    flags,
+                    durable: adaptor.dirsync,
+                }));
+                let device = Arc::clone(device);
+                return adaptor.aside.answer(Job { ino, what, unique: req.unique, device });
+            }
+            Origin::Ring | Origin::Guest => {
+                about_to_wait_for_requests();
+                adaptor.aside.flush_kernel_pages(ino);
+            }
+        }
+    }
     adaptor.volume.node_rename(&req.cred(), req.ino, name, to, to_name, flags)?;
     adaptor.sync_parent_dirs(&[(req.ino, name), (to, to_name)])
+}
+
+/// Returns the file that is to replace another if it is open for writing, so that the kernel may
+/// hold pages of it (A6 of [`crate::aside`]). Where files are opened without a request the kernel
+/// gathers nothing (N4 of `content`).
+fn held_and_replaces(adaptor: &Adaptor, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32) -> Option<Ino> {
+    if adaptor.stateless || adaptor.guest || flags & (libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) != 0 {
+        return None;
+    }
+    debug_assert!(!from.1.is_empty() && !to.1.is_empty(), "the kernel gave both names");
+    let find = |(dir, name): (Ino, &[u8])| adaptor.volume.node_lookup(&root(), dir, name).ok();
+    let ino = find(from)?.ino;
+    if !adaptor.handles.is_written(ino) {
+        return None;
+    }
+    find(to).filter(|replaced| replaced.kind == FileKind::File && replaced.ino != ino).map(|_| ino)
 }
