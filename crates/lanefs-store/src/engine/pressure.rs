@@ -3,6 +3,7 @@
 
 use crate::api::{InodeUpdate, Pressure};
 use crate::engine::Engine;
+use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
 use crate::log::mlog::Mlog;
 use lanefs_format::map_node::{FANOUT_BITS, MAX_HEIGHT};
@@ -164,7 +165,30 @@ impl Engine {
         if self.metadata_pressure_with(blocks, nodes) {
             let Some(mut m) = self.try_maintenance() else { return self.log.io.check() };
             self.checkpoints().in_place(&mut m)?;
+            self.clean_behind(&mut m)?;
         }
+        Ok(())
+    }
+
+    /// Cleans, and makes checkpoints, until no more segments are free than are kept back, or until
+    /// nothing more is to be had: a checkpoint takes segments and gives back only those in which
+    /// nothing lives, so many of them in a row, of inodes that lie here and there, would use up
+    /// what is kept back, and then there is no space for another one.
+    fn clean_behind(&self, m: &mut Maintenance) -> Result<()> {
+        let t = &self.log.segments;
+        let kept = t.reserved_segments();
+        for round in 0..16 {
+            // Some rounds at a time; all of them where few are left.
+            if t.free_count() > if round < 4 { kept } else { kept / 2 } {
+                break;
+            }
+            let done = self.cleaner().clean_until(m, u64::from(kept) + 2, true)?;
+            self.checkpoints().in_place(m)?;
+            if done.segments == 0 {
+                break;
+            }
+        }
+        debug_assert!(!m.closing, "a transaction came behind the last position");
         Ok(())
     }
 

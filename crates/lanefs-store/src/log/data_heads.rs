@@ -113,7 +113,17 @@ impl Mlog {
         debug_assert!(n > 0 && checkpoint > 0, "{n} blocks for checkpoint {checkpoint}");
         let segments = n.saturating_sub(h.rest(slot, size)).div_ceil(size);
         if segments > 0 && t.free_count() < segments + if urgent { 0 } else { t.reserved_segments() } {
-            return Err(StoreError::NoSpace);
+            // The last of all: what is open for the other kind of block of the tree.
+            let other = if heat == Heat::Node { Heat::Bucket } else { Heat::Node };
+            let (slot, _) = self.head_for(t, other);
+            if !urgent || paired || heat == Heat::Cold || h.rest(slot, size) < n {
+                return Err(StoreError::NoSpace);
+            }
+            let mut left = n;
+            while left > 0 {
+                left -= self.take_run(&mut h, t, heat, slot, left, checkpoint, out)?;
+            }
+            return Ok(());
         }
         let mut left = n;
         while left > 0 {

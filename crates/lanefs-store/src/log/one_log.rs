@@ -9,7 +9,8 @@
 //! 1. The rule is looked at behind each checkpoint, and when the volume is opened. It sets in when
 //!    users can fill less than a twentieth of what they could fill of an empty volume, and ends
 //!    when they can fill a quarter more than that: a volume at the bound does not change all the
-//!    time. Nothing of it is on disk.
+//!    time. It also sets in where fewer than two segments are free for each log, however much lies
+//!    free in others, and ends with four. Nothing of it is on disk.
 //! 2. It is about blocks that are in no batch: data that users write, what the cleaner moves, and
 //!    the blocks of the tree. Whoever refers to a block names its address, so which mlog has given
 //!    it out means nothing later: not to recovery, which has the checksum of each in the batch, not
@@ -93,13 +94,23 @@ impl Log {
         &self.mlogs[if self.one_log.is_in_force() { last } else { own }]
     }
 
+    /// Returns whether hardly two segments are free for each log, one for each kind of block of the
+    /// tree: with that many logs a checkpoint would find none (1).
+    fn has_few_segments(&self, in_force: bool) -> bool {
+        let each = if in_force { 4 } else { 2 };
+        debug_assert!(!self.mlogs.is_empty(), "a volume without a log");
+        self.segments.free_count() < each * self.mlogs.len() as u32
+    }
+
     /// Looks whether the rule sets in or ends (1). Under the maintenance lock, outside of a reader
     /// section.
     pub fn look_at_rule(&self) {
         let [others @ .., last] = &self.mlogs[..] else { return };
         let total = self.space.total();
         let now = self.one_log.is_in_force();
-        let wanted = !others.is_empty() && self.one_log.is_wanted(self.space.free_about(total / 10), total);
+        let few = self.has_few_segments(now);
+        let wanted =
+            !others.is_empty() && (few || self.one_log.is_wanted(self.space.free_about(total / 10), total));
         if wanted == now {
             return;
         }

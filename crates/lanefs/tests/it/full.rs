@@ -879,3 +879,39 @@ fn no_thread_is_refused_what_was_accepted_on_a_small_volume() {
         }
     }
 }
+
+/// Files with blocks of their own that are changed here and there, on a volume with a fifth of it
+/// free: what is free lies between what lives, and each checkpoint takes segments and gives back
+/// none. What was kept back for checkpoints was used up, and the volume could neither be closed nor
+/// opened.
+#[test]
+fn a_volume_of_small_files_that_are_changed_here_and_there_can_be_closed_and_opened() {
+    const FILES: u64 = 3000;
+    for seed in 0..8 {
+        let dev: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        Store::format(std::slice::from_ref(&dev), &FormatOptions::default()).unwrap();
+        // Nobody works in the background in half of the turns, as where that comes too late.
+        let options = MountOptions { background: seed % 2 == 0, ..MountOptions::default() };
+        let open = || Volume::open_devices(vec![dev.clone()], &options).unwrap();
+        let volume = open();
+        let fs = volume.as_user(Cred::root());
+        let mut rng = Rng::at(seed);
+        for n in 0..FILES {
+            fs.write(format!("/{n}"), [n as u8; 6000]).unwrap();
+        }
+        for turn in 0..2 * FILES {
+            let path = format!("/{}", rng.below(FILES));
+            fs.setxattr(&path, b"user.x", &[turn as u8; 3000], 0).unwrap();
+            let file = fs.open(&path, OpenOptions::new().write(true)).unwrap();
+            file.write_at(&[turn as u8; 3000], rng.below(3000)).unwrap();
+            drop(file);
+            if turn % 1000 == 0 {
+                fs.volume().sync().unwrap_or_else(|e| panic!("seed {seed}, turn {turn}: {e}"));
+            }
+        }
+        drop(fs);
+        volume.close().unwrap();
+        drop(volume);
+        open().close().unwrap();
+    }
+}
