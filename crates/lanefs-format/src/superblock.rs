@@ -511,6 +511,12 @@ impl Superblock {
 pub struct UnverifiedSuperblock(pub Box<Block>);
 
 impl UnverifiedSuperblock {
+    /// Returns the volume whose superblock this says it is, or was before it was damaged.
+    pub fn claims(&self) -> Option<Uuid> {
+        let raw = Raw::ref_from_bytes(&self.0.0).ok()?;
+        (raw.magic == SUPERBLOCK_MAGIC).then_some(Uuid(raw.volume))
+    }
+
     /// Checks everything: magic, checksum, version, features, every field, the block number it was
     /// read from, and that the device (of `device_blocks` blocks) is not smaller than is stated.
     pub fn verify(&self, own_block: u64, device_blocks: u64) -> Result<Superblock, SuperblockError> {

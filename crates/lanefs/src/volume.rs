@@ -322,11 +322,25 @@ impl Volume {
         force: bool,
         progress: &dyn Fn(u64, u64),
     ) -> Result<Replaced> {
+        self.0.persist.check_alive()?;
+        self.0.persist.writable()?;
+        devices::must_be_of(image, &self.device_names())?;
+        self.replace_with_open_device(image, Arc::new(FileDevice::open(new, false)?), force, progress)
+    }
+
+    /// Does the same with a device that the caller has opened. Errors as
+    /// [`Volume::replace_device`].
+    pub fn replace_with_open_device(
+        &self,
+        image: &Path,
+        device: Arc<dyn Device>,
+        force: bool,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<Replaced> {
         let persist = &self.0.persist;
         persist.check_alive()?;
         persist.writable()?;
         let n = devices::must_be_of(image, &persist.store.device_names())?;
-        let device: Arc<dyn Device> = Arc::new(FileDevice::open(new, false)?);
         let done = persist.store.replace_device(n, device, force, progress).map_err(Error::from);
         let done = persist.promised(done)?;
         debug_assert!(done.unreadable <= done.copied, "more is lost than there was: {done:?}");

@@ -99,14 +99,14 @@ impl MirrorDevice {
         Ok(())
     }
 
-    /// Copies these blocks. Returns how many cannot be read: zeros take their place, which no sum
+    /// Copies these blocks. Returns those that cannot be read: zeros take their place, which no sum
     /// fits.
     ///
     /// # Errors
     /// Those of the new device.
-    pub fn copy(&self, blocks: Range<u64>) -> Result<u64> {
+    pub fn copy(&self, blocks: Range<u64>) -> Result<Vec<u64>> {
         let mut buffer = vec![Block([0; BLOCK_SIZE]); PIECE.min(blocks.end - blocks.start) as usize];
-        let (mut at, mut unreadable) = (blocks.start, 0);
+        let (mut at, mut unreadable) = (blocks.start, Vec::new());
         while at < blocks.end {
             let n = PIECE.min(blocks.end - at);
             let piece = at << BLOCK_SHIFT..(at + n) << BLOCK_SHIFT;
@@ -114,7 +114,7 @@ impl MirrorDevice {
             let copied = self.copy_piece(at, &mut buffer[..n as usize]);
             self.state.lock().copy = None;
             self.changed.notify_all();
-            unreadable += copied?;
+            unreadable.extend(copied?);
             at += n;
         }
         debug_assert_eq!(at, blocks.end, "all is copied");
@@ -132,8 +132,8 @@ impl MirrorDevice {
         }
     }
 
-    fn copy_piece(&self, first: u64, buffer: &mut [Block]) -> Result<u64> {
-        let mut unreadable = 0;
+    fn copy_piece(&self, first: u64, buffer: &mut [Block]) -> Result<Vec<u64>> {
+        let mut unreadable = Vec::new();
         let data = buffer.as_mut_bytes();
         if self.old.read(&mut [ReadReq { offset: first << BLOCK_SHIFT, data }]).is_err() {
             for (i, b) in buffer.iter_mut().enumerate() {
@@ -141,7 +141,7 @@ impl MirrorDevice {
                 if let Err(e) = self.old.read(&mut [ReadReq { offset, data: &mut b.0 }]) {
                     tracing::warn!("a block cannot be copied: {e}");
                     *b = Block([0; BLOCK_SIZE]);
-                    unreadable += 1;
+                    unreadable.push(first + i as u64);
                 }
             }
         }
@@ -156,7 +156,7 @@ impl MirrorDevice {
             }
             at = end + 1;
         }
-        debug_assert!(unreadable <= buffer.len() as u64, "{unreadable} of {} blocks", buffer.len());
+        debug_assert!(unreadable.len() <= buffer.len(), "{unreadable:?} of {} blocks", buffer.len());
         Ok(unreadable)
     }
 
@@ -288,7 +288,7 @@ mod tests {
         }
         write(&m, 3, 3).unwrap();
         write(&m, 5, 4).unwrap();
-        assert_eq!(m.copy(0..8).unwrap(), 0);
+        assert!(m.copy(0..8).unwrap().is_empty());
         let all = |d: &dyn Device| (0..8).map(|b| read(d, b)).collect::<Vec<_>>();
         assert_eq!(all(&*old), [1, 1, 1, 3, 1, 4, 1, 1]);
         assert_eq!(all(&*new), [2, 1, 1, 3, 1, 2, 1, 1]);
@@ -367,6 +367,6 @@ mod tests {
         // What the old one does not give is left out, and counted.
         let m = MirrorDevice::new(broken(Kind::Read, Fault::Error(libc::EIO)), memory(), vec![0]);
         read(&m, 8);
-        assert!(m.copy(8..16).unwrap() > 0);
+        assert!(!m.copy(8..16).unwrap().is_empty());
     }
 }

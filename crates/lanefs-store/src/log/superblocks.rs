@@ -7,8 +7,8 @@
 //! 2. Of the copies of one superblock the first one counts, and where that is lost the largest: a
 //!    copy never says less than what is in force. So whichever is believed, what the volume refers
 //!    to is there.
-//! 3. Whoever opens a volume for writing first writes copies anew that say something else
-//!    ([`write_again`]).
+//! 3. Whoever opens a volume for writing first writes copies anew that say something else, or that
+//!    a power loss has torn ([`write_again`]).
 
 use crate::device::{Device, ReadReq, WriteReq};
 use crate::error::{Result, StoreError};
@@ -268,16 +268,26 @@ pub(crate) fn order_by(
     Ok((devices, sb))
 }
 
-/// Writes those copies of a volume's superblocks again that verify and say something else than what
-/// is in force (3): that of a change that was cut short. Those that are damaged are left to a
-/// repair. Returns how many were written.
+/// Writes those copies of a volume's superblocks again that say something else than what is in
+/// force (3), or are damaged: those of a change that was cut short. A device of which block 0 does
+/// not even say that it is of this volume is left to a repair: it may be somebody else's by now.
+/// Returns how many were written.
 pub(crate) fn write_again(devices: &[Arc<dyn Device>], first: &Superblock) -> Result<usize> {
     let mut written = 0;
     for (i, d) in devices.iter().enumerate().rev() {
         let sb = Superblock { device_index: i as u8, ..first.clone() };
-        let is_other = |at: &u64| superblock_at(&**d, *at).is_some_and(|copy| copy != sb);
+        let first = read_block(&**d, 0).ok().and_then(|b| UnverifiedSuperblock(b).claims());
+        let is_ours = first == Some(sb.volume);
+        let is_other = |at: &u64| match superblock_at(&**d, *at) {
+            Some(copy) => copy != sb,
+            // What cannot be read is damaged otherwise.
+            None => is_ours && read_block(&**d, *at).is_ok(),
+        };
         let others: Vec<u64> = sb.places().into_iter().filter(is_other).collect();
-        debug_assert!(i > 0 || !others.contains(&0), "block 0 of the first device is in force (2)");
+        debug_assert!(
+            i > 0 || !others.contains(&0) || superblock_at(&**d, 0).is_none(),
+            "block 0 of the first device is in force, unless it is damaged (2)"
+        );
         for at in &others {
             let block = sb.encode(*at).map_err(|e| StoreError::superblock(d.name(), &e))?;
             d.write(&[WriteReq { offset: at << BLOCK_SHIFT, data: &block.0 }])?;

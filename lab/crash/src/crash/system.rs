@@ -22,6 +22,12 @@ pub trait Live: Target {
     fn cleaned(&self) -> u64 {
         0
     }
+    /// The volume, of which the devices may be changed.
+    fn volume(&self) -> Option<&Volume> {
+        None
+    }
+    /// Takes note of the devices that it has now, with which it is opened again.
+    fn has_devices(&mut self, _devices: Vec<Arc<dyn Device>>) {}
 }
 
 /// A file system on devices.
@@ -78,6 +84,8 @@ impl Default for LaneFs {
 
 struct LiveVolume {
     target: VolumeTarget,
+    /// With what it is opened again.
+    devices: Arc<Mutex<Vec<Arc<dyn Device>>>>,
 }
 
 impl Target for LiveVolume {
@@ -94,6 +102,12 @@ impl Live for LiveVolume {
     }
     fn cleaned(&self) -> u64 {
         self.target.volume().map_or(0, |v| v.cleaned().segments)
+    }
+    fn volume(&self) -> Option<&Volume> {
+        self.target.volume().ok()
+    }
+    fn has_devices(&mut self, devices: Vec<Arc<dyn Device>>) {
+        *self.devices.lock().unwrap_or_else(PoisonError::into_inner) = devices;
     }
 }
 
@@ -169,16 +183,19 @@ impl System for LaneFs {
     fn open(&self, devices: Vec<Arc<dyn Device>>) -> Result<Box<dyn Live>, String> {
         let volume = Volume::open_devices(devices.clone(), &self.mount).map_err(|e| e.to_string())?;
         let mount = self.mount.clone();
+        let devices = Arc::new(Mutex::new(devices));
+        let now = devices.clone();
         let remount = move |v: Volume| {
             v.close()?;
             drop(v);
-            Volume::open_devices(devices.clone(), &mount)
+            let devices = now.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Volume::open_devices(devices, &mount)
         };
         let target = VolumeTarget::new(volume, Some(Box::new(remount)));
         Ok(if self.threads > 0 {
             Box::new(Turns::new(target, self.threads))
         } else {
-            Box::new(LiveVolume { target })
+            Box::new(LiveVolume { target, devices })
         })
     }
 

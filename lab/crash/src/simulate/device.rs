@@ -19,6 +19,7 @@
 //!    block of this device, until the block is written again.
 
 use crate::crash::image::{BLOCK, Image, Shared};
+use lanefs_format::superblock::SUPERBLOCK_MAGIC;
 use lanefs_lab_model::generate::Rng;
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use lanefs_store::{Result, StoreError};
@@ -75,6 +76,7 @@ fn kind_of(block: usize, bytes: &[u8; BLOCK]) -> String {
 /// The device.
 #[derive(Debug)]
 pub struct SimDevice {
+    name: String,
     blocks: usize,
     state: Mutex<State>,
 }
@@ -215,8 +217,8 @@ fn eio(what: &'static str, offset: u64) -> StoreError {
 }
 
 impl SimDevice {
-    /// A device that holds `image`.
-    pub fn new(image: Image, blocks: usize, seed: u64) -> SimDevice {
+    /// Device number `n`, which holds `image`.
+    pub fn new(image: Image, blocks: usize, seed: u64, n: usize) -> SimDevice {
         let state = State {
             durable: image.clone(),
             view: image,
@@ -231,7 +233,7 @@ impl SimDevice {
             lies: Vec::new(),
             trace: seed,
         };
-        SimDevice { blocks, state: Mutex::new(state) }
+        SimDevice { name: format!("simulated {n}"), blocks, state: Mutex::new(state) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -304,7 +306,7 @@ impl Device for SimDevice {
         (self.blocks * BLOCK) as u64
     }
     fn name(&self) -> &str {
-        "simulated"
+        &self.name
     }
     fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()> {
         let mut s = self.lock();
@@ -359,7 +361,8 @@ impl Device for SimDevice {
             let Some((at, bytes)) = done else { continue };
             let shared = Shared::new(bytes);
             let hash = shared.hash();
-            s.note(at as u64 ^ hash);
+            // The identity of a device that comes later is drawn by chance.
+            s.note(at as u64 ^ if bytes[..8] == SUPERBLOCK_MAGIC { 0 } else { hash });
             s.put(at, shared);
         }
         s.answer();

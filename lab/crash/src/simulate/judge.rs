@@ -11,8 +11,7 @@ impl Run {
     /// Without lies.
     pub(super) fn judge(&mut self, ended: &Ended) -> Result<(), Violation> {
         let oracle = Oracle::new(&ended.history, self.system.mount.order);
-        let mut live =
-            self.system.open(self.devices()).map_err(|e| broken("R1", format!("recovery failed: {e}")))?;
+        let mut live = self.open().map_err(|e| broken("R1", format!("recovery failed: {e}")))?;
         let found = observe(&mut *live)?;
         oracle.check(ended.moment.0, ended.moment.1, &found)?;
         // What an earlier recovery showed was durable (R3), and what was read under fire was right
@@ -48,7 +47,7 @@ impl Run {
     /// if the device swallowed the last batches, or the last slot, what is there is what a crash
     /// before them would have left.
     pub(super) fn judge_lies(&mut self, ended: &Ended) -> Result<(), Violation> {
-        let Ok(mut live) = self.system.open(self.devices()) else {
+        let Ok(mut live) = self.open() else {
             self.count("lies: not opened");
             return Ok(());
         };
@@ -59,10 +58,7 @@ impl Run {
         let oracle = Oracle::new(&ended.history, self.system.mount.order);
         if whole {
             self.count("lies: judged in full");
-            let mut live = self
-                .system
-                .open(self.devices())
-                .map_err(|e| broken("R1", format!("the second recovery: {e}")))?;
+            let mut live = self.open().map_err(|e| broken("R1", format!("the second recovery: {e}")))?;
             let again = observe(&mut *live);
             live.kill();
             return match oracle.check(0, ended.history.steps.len(), &again?) {
@@ -78,7 +74,7 @@ impl Run {
             }
         }
         // The rest must not change from one look to the next.
-        let Ok(mut live) = self.system.open(self.devices()) else {
+        let Ok(mut live) = self.open() else {
             self.count("lies: not opened again");
             return Ok(());
         };

@@ -19,6 +19,8 @@
 //!    nothing wrong. Runs with lies: what can be read without an error was written there, and the
 //!    tree hangs together.
 //!
+//! In a third of the runs the devices of the volume change meanwhile: see `members`.
+//!
 //! # Rules beside those of docs/SEMANTICS.md
 //!
 //! - E2: an fsync, fdatasync or sync during which a write or a flush failed does not answer with
@@ -28,10 +30,11 @@
 
 pub mod device;
 mod judge;
+mod members;
 
 use crate::crash::image::{BLOCK, Image};
 use crate::crash::medium::{Readings, read_what_can_be};
-use crate::crash::system::{LaneFs, Live, System};
+use crate::crash::system::{LaneFs, Live};
 use crate::crash::{find_new, formatted, plain};
 use device::{Rates, SimDevice};
 use lanefs::Order;
@@ -150,10 +153,20 @@ fn real_time() {
 struct Run {
     rng: Rng,
     report: Report,
+    /// All that there are, also those that are no device of the volume any more.
     devices: Vec<Arc<SimDevice>>,
+    /// Those of the volume; or, where nobody knows, one of these.
+    members: Vec<members::Members>,
+    /// The chances by which the devices of the volume change; of their own, so that a seed does
+    /// otherwise what it did.
+    changes: Rng,
+    /// How the devices break now.
+    rates_now: Rates,
     shape: Shape,
     system: LaneFs,
     lies: bool,
+    /// A device that was replaced did not give all.
+    lost: bool,
     only_misreads: bool,
     crashes: u64,
     /// The trees that could be read after recoveries under fire.
@@ -191,7 +204,8 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
     // Each has chances of its own: a volume writes to all of its devices at once, so that nothing
     // may depend on which comes first.
     let size = shape.blocks / shape.devices;
-    let devices = images.into_iter().map(|i| Arc::new(SimDevice::new(i, size, rng.bits()))).collect();
+    let made = images.into_iter().enumerate();
+    let devices: Vec<_> = made.map(|(n, i)| Arc::new(SimDevice::new(i, size, rng.bits(), n))).collect();
     let lies = rng.one_in(4);
     if choice.only_lies && !lies || choice.only_misreads && lies {
         return Report::default();
@@ -200,10 +214,14 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
         rng,
         report: Report::default(),
         told: vec![0; shape.devices],
+        members: vec![devices.clone()],
         devices,
+        changes: Rng::new(!seed),
+        rates_now: Rates::default(),
         shape,
         system: system(shape, seed),
         lies,
+        lost: false,
         only_misreads: choice.only_misreads,
         crashes: 0,
         readings: Vec::new(),
@@ -259,11 +277,13 @@ impl Run {
         *self.report.runs.entry(runs).or_default() += 1;
     }
 
+    /// Returns the devices with which the volume was opened last.
     fn devices(&self) -> Vec<Arc<dyn Device>> {
-        self.devices.iter().map(|d| d.clone() as Arc<dyn Device>).collect()
+        self.members.first().into_iter().flatten().map(|d| d.clone() as Arc<dyn Device>).collect()
     }
 
-    fn set_rates(&self, rates: Rates) {
+    fn set_rates(&mut self, rates: Rates) {
+        self.rates_now = rates;
         self.devices.iter().for_each(|d| d.set_rates(rates));
     }
 
@@ -304,7 +324,7 @@ impl Run {
             // Recovery under fire: it may fail, or come up; it must not take anything away.
             let rates = self.rates();
             self.set_rates(if self.lies { Rates::default() } else { rates });
-            if let Ok(mut live) = self.system.open(self.devices()) {
+            if let Ok(mut live) = self.open() {
                 if !self.lies {
                     self.readings.push(read_what_can_be(&mut *live));
                     self.count("looked at after a recovery under fire");
@@ -315,7 +335,7 @@ impl Run {
             self.crash();
         }
         self.set_rates(Rates::default());
-        if self.lies { self.judge_lies(&ended) } else { self.judge(&ended) }
+        if self.lies || self.lost { self.judge_lies(&ended) } else { self.judge(&ended) }
     }
 
     /// The clock stands at step `n`, and behind all that was waited for.
@@ -346,8 +366,7 @@ impl Run {
 
     /// Step 1 and 2.
     fn history(&mut self) -> Result<Ended, Violation> {
-        let mut live =
-            self.system.open(self.devices()).map_err(|e| broken("R1", format!("a fresh volume: {e}")))?;
+        let mut live = self.open().map_err(|e| broken("R1", format!("a fresh volume: {e}")))?;
         let len = 10 + self.rng.below(60) as usize;
         // Half of the histories read as well: what they are told must be right, or an error.
         let profile = Profile { changes_only: self.rng.one_in(2), ..Profile::CRASH };
@@ -365,11 +384,19 @@ impl Run {
         if self.rng.one_in(3) {
             self.fill(&mut *live, &mut model, &mut history, &mut ids)?;
         }
-        let rates = self.rates();
+        let mut changes = self.changes_of(len);
+        let mut rates = self.rates();
+        if !changes.is_empty() {
+            // What is read wrong once while it is copied stays wrong, and nobody can tell.
+            rates.misread = 0;
+        }
         self.set_rates(rates);
         let mut moment = None;
         for (i, step) in steps.iter().enumerate() {
             self.set_time(i as u64 + 1);
+            if changes.pop_if(|at| *at == i).is_some() && !self.change_devices(&mut *live)? {
+                break;
+            }
             let mut trial = model.clone();
             let want = trial.apply(step.who, &step.op);
             let changes = trial.take_changes();
