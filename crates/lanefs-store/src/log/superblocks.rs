@@ -278,10 +278,12 @@ pub(crate) fn write_again(devices: &[Arc<dyn Device>], first: &Superblock) -> Re
         let sb = Superblock { device_index: i as u8, ..first.clone() };
         let first = read_block(&**d, 0).ok().and_then(|b| UnverifiedSuperblock(b).claims());
         let is_ours = first == Some(sb.volume);
-        let is_other = |at: &u64| match superblock_at(&**d, *at) {
-            Some(copy) => copy != sb,
+        let blocks = d.size() >> BLOCK_SHIFT;
+        let is_other = |at: &u64| {
             // What cannot be read is damaged otherwise.
-            None => is_ours && read_block(&**d, *at).is_ok(),
+            let Ok(block) = read_block(&**d, *at) else { return false };
+            let copy = UnverifiedSuperblock(block).verify(*at, blocks).ok();
+            copy.map_or(is_ours, |copy| copy != sb)
         };
         let others: Vec<u64> = sb.places().into_iter().filter(is_other).collect();
         debug_assert!(
