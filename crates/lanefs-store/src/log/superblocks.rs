@@ -284,11 +284,13 @@ pub(crate) fn write_again(devices: &[Arc<dyn Device>], first: &Superblock) -> Re
         let first = read_block(&**d, 0).ok().and_then(|b| UnverifiedSuperblock(b).claims());
         let is_ours = first == Some(sb.volume);
         let blocks = d.size() >> BLOCK_SHIFT;
-        let is_other = |at: &u64| {
-            // What cannot be read is damaged otherwise.
-            let Ok(block) = read_block(&**d, *at) else { return false };
-            let copy = UnverifiedSuperblock(block).verify(*at, blocks).ok();
-            copy.map_or(is_ours, |copy| copy != sb)
+        // `None`: it cannot be read, which is damage of another kind.
+        let copy_at = |at| Some(UnverifiedSuperblock(read_block(&**d, at).ok()?).verify(at, blocks).ok());
+        let is_other = |at: &u64| match copy_at(*at) {
+            Some(Some(copy)) => copy != sb,
+            // Not what was read wrong once.
+            Some(None) => is_ours && copy_at(*at) == Some(None),
+            None => false,
         };
         let others: Vec<u64> = sb.places().into_iter().filter(is_other).collect();
         for at in &others {
