@@ -9,8 +9,9 @@
 //! 1. The rule is looked at behind each checkpoint, and when the volume is opened. It sets in when
 //!    users can fill less than a twentieth of what they could fill of an empty volume, and ends
 //!    when they can fill a quarter more than that: a volume at the bound does not change all the
-//!    time. It also sets in where fewer than two segments are free for each log, however much lies
-//!    free in others, and ends with four. Nothing of it is on disk.
+//!    time. Nothing of it is on disk. A volume that is opened with fewer than two free segments for
+//!    each log begins with it, however much lies free in others: with all its logs the first
+//!    checkpoint would not find one for each kind of block of the tree.
 //! 2. It is about blocks that are in no batch: data that users write, what the cleaner moves, and
 //!    the blocks of the tree. Whoever refers to a block names its address, so which mlog has given
 //!    it out means nothing later: not to recovery, which has the checksum of each in the batch, not
@@ -94,26 +95,32 @@ impl Log {
         &self.mlogs[if self.one_log.is_in_force() { last } else { own }]
     }
 
-    /// Returns whether hardly two segments are free for each log, one for each kind of block of the
-    /// tree: with that many logs a checkpoint would find none (1).
-    fn has_few_segments(&self, in_force: bool) -> bool {
-        let each = if in_force { 4 } else { 2 };
-        debug_assert!(!self.mlogs.is_empty(), "a volume without a log");
-        self.segments.free_count() < each * self.mlogs.len() as u32
+    /// Has the rule set in if a volume that is being opened needs it for its first checkpoint (1),
+    /// behind which it is looked at again.
+    pub fn look_at_rule_first(&self) {
+        let few = self.segments.free_count() < 2 * self.mlogs.len() as u32;
+        debug_assert!(!self.one_log.is_in_force(), "it was opened before");
+        match few && self.mlogs.len() > 1 {
+            true => self.set_rule(true),
+            false => self.look_at_rule(),
+        }
     }
 
     /// Looks whether the rule sets in or ends (1). Under the maintenance lock, outside of a reader
     /// section.
     pub fn look_at_rule(&self) {
-        let [others @ .., last] = &self.mlogs[..] else { return };
+        let [others @ .., _] = &self.mlogs[..] else { return };
         let total = self.space.total();
         let now = self.one_log.is_in_force();
-        let few = self.has_few_segments(now);
-        let wanted =
-            !others.is_empty() && (few || self.one_log.is_wanted(self.space.free_about(total / 10), total));
-        if wanted == now {
-            return;
+        let wanted = !others.is_empty() && self.one_log.is_wanted(self.space.free_about(total / 10), total);
+        if wanted != now {
+            self.set_rule(wanted);
         }
+    }
+
+    /// Has the rule set in or end.
+    fn set_rule(&self, wanted: bool) {
+        let [others @ .., last] = &self.mlogs[..] else { return };
         {
             let _writer = self.sections.rps.write();
             // Relaxed: the RPS orders it for who reads it in a section, the maintenance lock for

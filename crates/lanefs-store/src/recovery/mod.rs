@@ -161,7 +161,7 @@ impl Recovery<'_> {
         if self.engine.log.read_only {
             return self.fold_in_memory(m, &input);
         }
-        self.engine.log.look_at_rule();
+        self.engine.log.look_at_rule_first();
         // Relaxed, here and below: nobody else has the volume yet.
         self.engine.log.mount.store(m.slot.mount + 1, Ordering::Relaxed);
         let clock = lanefs_sync::coarse_realtime_ns().max(0) as u64 >> 20;

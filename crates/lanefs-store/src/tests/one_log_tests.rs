@@ -260,6 +260,15 @@ fn the_summaries_of_what_is_written_during_a_checkpoint_have_space_in_the_next()
     v.close_and_check();
 }
 
+/// Tells threads that it is over.
+struct Over<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// At a checkpoint lanes may be in the middle of a write: none opens a segment in a log whose heads
 /// the rule has taken.
 #[test]
@@ -290,6 +299,8 @@ fn lanes_that_write_while_the_rule_sets_in_and_ends_open_nothing_behind_it() {
                 })
             })
             .collect();
+        // Also where an assertion fails: the scope waits for them.
+        let ends = Over(&over);
         let log = &s.engine.log;
         let mut seen = [0, 0];
         for round in 0..40 {
@@ -310,7 +321,7 @@ fn lanes_that_write_while_the_rule_sets_in_and_ends_open_nothing_behind_it() {
             }
         }
         assert!(seen[0] > 10 && seen[1] > 10, "off and on: {seen:?}");
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(ends);
         writers.into_iter().for_each(|w| w.join().unwrap());
     });
     for (lane, &size) in sizes.iter().enumerate() {
