@@ -8,7 +8,8 @@
 //! A1 *Seeking.* The kernel asks us where data is without writing back first, and would
 //!    learn that what it has gathered is a hole. While anybody has a file open for writing, its
 //!    pages are written back before the answer. (Files open only for reading have no unwritten
-//!    pages: closing writes them back.)
+//!    pages: closing writes them back.) Where nobody knows who has it open: while the kernel may
+//!    have pages of it.
 //! A2 *Writes past the cache.* Of an asynchronous O_DIRECT write the kernel drops the pages before
 //!    it sends the request, and not again when that is answered: what somebody read meanwhile into
 //!    its cache would stay there. If anybody may have, the pages are dropped here once more, before

@@ -16,17 +16,6 @@ struct Kept {
     path: String,
     version: u64,
     len: u64,
-    /// The batch that has changed it, if that is not acknowledged yet.
-    batch: u64,
-}
-
-/// Changes that one syncfs is to make durable.
-#[derive(Default)]
-struct Batch {
-    /// Number of the batch, from 1 on. 0: each change is made durable by itself.
-    number: u64,
-    /// The files that it has changed.
-    files: Vec<u64>,
 }
 
 /// Changes of a batch, at the most.
@@ -42,7 +31,9 @@ struct Writer {
     kept: Vec<Kept>,
     /// The number of files to keep.
     most: usize,
-    batch: Batch,
+    /// The files that were changed and that the next syncfs is to make durable. `None`: each change
+    /// is made durable by itself.
+    batch: Option<Vec<u64>>,
 }
 
 /// The command. Ends with the first error of each thread.
@@ -64,6 +55,7 @@ pub fn main(arguments: &[&str]) -> std::result::Result<(), String> {
                 s.spawn(move || {
                     let mut writer = Writer::new(Path::new(mnt), prefix, Path::new(ledgers), t, seed)?;
                     writer.most = most;
+                    writer.batch = is_synced.then(Vec::new);
                     loop {
                         if is_synced { writer.batch() } else { writer.step() }?;
                     }
@@ -98,7 +90,7 @@ impl Writer {
             next: first,
             kept: Vec::new(),
             most: 400,
-            batch: Batch::default(),
+            batch: None,
         })
     }
 
@@ -112,19 +104,19 @@ impl Writer {
     }
     /// A change that was made durable; or one of a batch, which is to be.
     fn end(&mut self, id: u64) -> Result<()> {
-        if self.batch.number > 0 {
-            self.batch.files.push(id);
+        if let Some(batch) = &mut self.batch {
+            batch.push(id);
             return Ok(());
         }
         self.ledger.write_all(format!("E {id}\n").as_bytes())
     }
 
     fn sync(&self, file: &File) -> Result<()> {
-        if self.batch.number > 0 { Ok(()) } else { file.sync_all() }
+        if self.batch.is_some() { Ok(()) } else { file.sync_all() }
     }
 
     fn sync_data(&self, file: &File) -> Result<()> {
-        if self.batch.number > 0 { Ok(()) } else { file.sync_data() }
+        if self.batch.is_some() { Ok(()) } else { file.sync_data() }
     }
 
     fn sync_dir(&self, path: &str) -> Result<()> {
@@ -162,7 +154,7 @@ impl Writer {
         }
         let i = self.random.below(self.kept.len() as u64) as usize;
         // Of two changes the check would not know which one is there.
-        if self.batch.number > 0 && self.kept[i].batch == self.batch.number {
+        if self.batch.as_ref().is_some_and(|batch| batch.contains(&self.kept[i].id)) {
             return Ok(());
         }
         // Many at once would fill the volume in the long run.
@@ -183,12 +175,12 @@ impl Writer {
     /// Many changes, each of another file, and one syncfs of the mount, which makes all of them
     /// durable (of a mount of a block device: docs/MOUNT.md).
     fn batch(&mut self) -> Result<()> {
-        self.batch.number += 1;
         for _ in 0..1 + self.random.below(BATCH) {
             self.step()?;
         }
         rustix::fs::syncfs(File::open(&self.mnt)?)?;
-        let done: String = self.batch.files.drain(..).map(|id| format!("E {id}\n")).collect();
+        let done = self.batch.iter_mut().flat_map(|batch| batch.drain(..));
+        let done: String = done.map(|id| format!("E {id}\n")).collect();
         self.ledger.write_all(done.as_bytes())
     }
 
@@ -209,7 +201,7 @@ impl Writer {
         self.fill(&file, id, 1, 0, len)?;
         self.sync(&file)?;
         self.end(id)?;
-        self.kept.push(Kept { id, path, version: 1, len, batch: self.batch.number });
+        self.kept.push(Kept { id, path, version: 1, len });
         Ok(())
     }
 
@@ -230,7 +222,7 @@ impl Writer {
             self.sync(&File::open(self.full(&path))?)?;
         }
         self.end(id)?;
-        (self.kept[i].path, self.kept[i].batch) = (path, self.batch.number);
+        self.kept[i].path = path;
         Ok(())
     }
 
@@ -247,7 +239,6 @@ impl Writer {
         self.sync_dir(&path)?;
         self.end(id)?;
         (self.kept[i].version, self.kept[i].len) = (version, len);
-        self.kept[i].batch = self.batch.number;
         Ok(())
     }
 
@@ -260,7 +251,7 @@ impl Writer {
         self.fill(&file, id, version, 0, len)?;
         self.sync_data(&file)?;
         self.end(id)?;
-        (self.kept[i].version, self.kept[i].batch) = (version, self.batch.number);
+        self.kept[i].version = version;
         Ok(())
     }
 
@@ -272,7 +263,7 @@ impl Writer {
         self.fill(&file, id, version, len, to)?;
         self.sync_data(&file)?;
         self.end(id)?;
-        (self.kept[i].len, self.kept[i].batch) = (to, self.batch.number);
+        self.kept[i].len = to;
         Ok(())
     }
 
@@ -296,7 +287,7 @@ impl Writer {
             self.begin(id, &State::There { path: path.clone(), version: 1, len })?;
             let file = File::create_new(self.full(&path))?;
             self.fill(&file, id, 1, 0, len)?;
-            fresh.push(Kept { id, path, version: 1, len, batch: self.batch.number });
+            fresh.push(Kept { id, path, version: 1, len });
         }
         // The last made is the first fsynced.
         for file in fresh.into_iter().rev() {

@@ -170,25 +170,37 @@ impl Engine {
         Ok(())
     }
 
-    /// Cleans, and makes checkpoints, until no more segments are free than are kept back, or until
-    /// nothing more is to be had: a checkpoint takes segments and gives back only those in which
-    /// nothing lives, so many of them in a row, of inodes that lie here and there, would use up
-    /// what is kept back, and then there is no space for another one.
+    /// Cleans until more segments are free than are kept back, or for a few rounds, or as long as
+    /// it gets anywhere where few are left: a checkpoint takes segments and gives back only those
+    /// in which nothing lives. So many of them in a row, of inodes that lie here and there, would
+    /// use up what is kept back, and then there is no space for another one.
     fn clean_behind(&self, m: &mut Maintenance) -> Result<()> {
-        let t = &self.log.segments;
-        let kept = t.reserved_segments();
-        for round in 0..16 {
-            // Some rounds at a time; all of them where few are left.
-            if t.free_count() > if round < 4 { kept } else { kept / 2 } {
+        let kept = u64::from(self.log.segments.reserved_segments());
+        self.clean_rounds(m, 4, || kept, |free| free > kept)?;
+        self.clean_rounds(m, 12, || kept, |free| free > kept / 2)
+    }
+
+    /// Cleans, and makes a checkpoint behind each round, until so many segments are free that it
+    /// `is_enough`, for so many rounds at most, and no longer than it gets anywhere. A round has
+    /// two more than `least` free.
+    fn clean_rounds(
+        &self,
+        m: &mut Maintenance,
+        rounds: u32,
+        least: impl Fn() -> u64,
+        is_enough: impl Fn(u64) -> bool,
+    ) -> Result<()> {
+        debug_assert!(rounds > 0, "nothing would be cleaned");
+        for _ in 0..rounds {
+            if is_enough(self.log.segments.free_count().into()) {
                 break;
             }
-            let done = self.cleaner().clean_until(m, u64::from(kept) + 2, true)?;
+            let done = self.cleaner().clean_until(m, least() + 2, true)?;
             self.checkpoints().in_place(m)?;
-            if done.segments == 0 {
+            if done.segments == 0 && done.moved == 0 && done.marked == 0 {
                 break;
             }
         }
-        debug_assert!(!m.closing, "a transaction came behind the last position");
         Ok(())
     }
 
@@ -233,22 +245,14 @@ impl Engine {
                 }
             }
         };
-        let enough = |s: &Engine| u64::from(s.log.segments.free_count()) > least(s);
-        if self.log.slot_in_force.load(Ordering::Relaxed) != seen && enough(self) {
+        let is_enough = |free| free > least(self);
+        if self.log.slot_in_force.load(Ordering::Relaxed) != seen
+            && is_enough(self.log.segments.free_count().into())
+        {
             return Ok(false);
         }
         self.checkpoints().in_place(&mut m)?;
-        let rounds = if hard { 16 } else { 4 };
-        for _ in 0..rounds {
-            if enough(self) {
-                break;
-            }
-            let r = self.cleaner().clean_until(&mut m, least(self) + 2, true)?;
-            self.checkpoints().in_place(&mut m)?;
-            if r.segments == 0 && r.moved == 0 && r.marked == 0 {
-                break;
-            }
-        }
+        self.clean_rounds(&mut m, if hard { 16 } else { 4 }, || least(self), is_enough)?;
         Ok(true)
     }
 }

@@ -32,9 +32,9 @@
 //!    anyhow, and the log says so.
 //! 4. What is free when it is its turn to be copied is left out: whoever uses it later writes to
 //!    both.
-//! 5. A block that the old device does not give is asked for once more when all else is copied, and
-//!    then it is lost, as before: zeros take its place, which do not have its sum. Where the tree
-//!    lies twice it is healed from the other copy.
+//! 5. A block that the old device does not give is asked for once more when the rest of its segment
+//!    is copied, and then it is lost, as before: zeros take its place, which do not have its sum.
+//!    Where the tree lies twice it is healed from the other copy.
 //! 6. The maintenance lock is held for steps 1 and 2, and from the flush of step 3 on. A label that
 //!    is set meanwhile is written to the old device alone, as all superblocks are, and is in the
 //!    new one's because that is made in step 4.
@@ -127,10 +127,11 @@ impl Change<'_> {
         let geometry = &log.segments.geometry;
         let all = blocks << BLOCK_SHIFT;
         let mut done = Replaced { copied: 0, unreadable: 0 };
-        let mut unreadable = Vec::new();
         let mut copy = |range: Range<u64>| {
             log.check_writable()?;
-            unreadable.extend(mirror.copy(range.clone())?);
+            for block in mirror.copy(range.clone())? {
+                done.unreadable += (mirror.copy(block..block + 1)?.len() as u64) << BLOCK_SHIFT;
+            }
             done.copied += (range.end - range.start) << BLOCK_SHIFT;
             progress(range.end << BLOCK_SHIFT, all);
             Ok::<(), StoreError>(())
@@ -148,10 +149,6 @@ impl Change<'_> {
             }
         }
         copy(start + segments.len() as u64 * length..blocks)?;
-        for block in unreadable {
-            log.check_writable()?;
-            done.unreadable += (mirror.copy(block..block + 1)?.len() as u64) << BLOCK_SHIFT;
-        }
         Ok(done)
     }
 

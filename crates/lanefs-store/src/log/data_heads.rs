@@ -106,7 +106,7 @@ impl Mlog {
             *out = std::mem::take(&mut runs[Life::Usual as usize]);
             return r;
         }
-        let (slot, paired) = self.head_for(t, heat);
+        let (mut slot, paired) = self.head_for(t, heat);
         let size = if paired { t.geometry.half() } else { t.geometry.segment_blocks };
         let first = out.len();
         let mut h = self.heads.lock();
@@ -114,16 +114,15 @@ impl Mlog {
         let segments = n.saturating_sub(h.rest(slot, size)).div_ceil(size);
         if segments > 0 && t.free_count() < segments + if urgent { 0 } else { t.reserved_segments() } {
             // The last of all: what is open for the other kind of block of the tree.
-            let other = if heat == Heat::Node { Heat::Bucket } else { Heat::Node };
-            let (slot, _) = self.head_for(t, other);
-            if !urgent || paired || heat == Heat::Cold || h.rest(slot, size) < n {
+            let other = match heat {
+                Heat::Node if urgent && !paired => Heat::Bucket,
+                Heat::Bucket if urgent && !paired => Heat::Node,
+                _ => return Err(StoreError::NoSpace),
+            };
+            slot = self.head_for(t, other).0;
+            if h.rest(slot, size) < n {
                 return Err(StoreError::NoSpace);
             }
-            let mut left = n;
-            while left > 0 {
-                left -= self.take_run(&mut h, t, heat, slot, left, checkpoint, out)?;
-            }
-            return Ok(());
         }
         let mut left = n;
         while left > 0 {

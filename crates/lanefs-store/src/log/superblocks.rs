@@ -281,8 +281,8 @@ pub(crate) fn write_again(devices: &[Arc<dyn Device>], first: &Superblock) -> Re
     let mut written = 0;
     for (i, d) in devices.iter().enumerate().rev() {
         let sb = Superblock { device_index: i as u8, ..first.clone() };
-        let first = read_block(&**d, 0).ok().and_then(|b| UnverifiedSuperblock(b).claims());
-        let is_ours = first == Some(sb.volume);
+        let claimed = read_block(&**d, 0).ok().and_then(|b| UnverifiedSuperblock(b).claims());
+        let is_ours = claimed == Some(sb.volume);
         let blocks = d.size() >> BLOCK_SHIFT;
         // `None`: it cannot be read, which is damage of another kind.
         let copy_at = |at| Some(UnverifiedSuperblock(read_block(&**d, at).ok()?).verify(at, blocks).ok());

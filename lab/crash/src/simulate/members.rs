@@ -32,8 +32,7 @@ enum Change {
     Replace(usize, usize),
 }
 
-/// What the volume may lie on: the devices of before a change of which nobody knows, and those of
-/// after it.
+/// The devices of a volume, in order.
 pub(super) type Members = Vec<Arc<SimDevice>>;
 
 impl Run {
@@ -149,7 +148,6 @@ impl Run {
     fn another(&mut self, blocks: usize) -> Arc<SimDevice> {
         let (n, seed) = (self.devices.len(), self.changes.bits());
         let new = Arc::new(SimDevice::new(Image::zeros(blocks), blocks, seed, n));
-        // What is read wrong once while it is copied is wrong from then on, and nobody can tell.
         new.set_rates(self.rates_now);
         self.devices.push(new.clone());
         self.told.push(0);
