@@ -48,6 +48,8 @@ pub(crate) struct Maintenance {
     pub durable: u64,
     /// Segments with live blocks whose owners the cleaner cannot find.
     pub stuck: BTreeSet<u32>,
+    /// The store is being opened: nobody has it yet.
+    pub opening: bool,
     /// The next position is the last one: the store closes.
     pub closing: bool,
     /// The slot of that position is durable.
@@ -75,6 +77,7 @@ impl Maintenance {
             freed: Vec::new(),
             durable: 0,
             stuck: BTreeSet::new(),
+            opening: true,
             closing: false,
             closed: false,
             cleaned: CleanReport::default(),

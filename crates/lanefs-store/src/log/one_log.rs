@@ -9,9 +9,9 @@
 //! 1. The rule is looked at behind each checkpoint, and when the volume is opened. It sets in when
 //!    users can fill less than a twentieth of what they could fill of an empty volume, and ends
 //!    when they can fill a quarter more than that: a volume at the bound does not change all the
-//!    time. Nothing of it is on disk. A volume that is opened with fewer than two free segments for
-//!    each log begins with it, however much lies free in others: with all its logs the first
-//!    checkpoint would not find one for each kind of block of the tree.
+//!    time. Nothing of it is on disk. A volume with fewer than four free segments for each log is
+//!    opened with it, however much lies free in others: with all its logs its checkpoints would not
+//!    find one for each kind of block of the tree.
 //! 2. It is about blocks that are in no batch: data that users write, what the cleaner moves, and
 //!    the blocks of the tree. Whoever refers to a block names its address, so which mlog has given
 //!    it out means nothing later: not to recovery, which has the checksum of each in the batch, not
@@ -95,12 +95,17 @@ impl Log {
         &self.mlogs[if self.one_log.is_in_force() { last } else { own }]
     }
 
-    /// Has the rule set in if a volume that is being opened needs it for its first checkpoint (1),
-    /// behind which it is looked at again.
+    /// Returns whether a volume that is being opened has too few segments for all its logs: two for
+    /// the chain of each, and two for its blocks of the tree.
+    pub fn has_few_segments(&self) -> bool {
+        debug_assert!(!self.mlogs.is_empty(), "a volume without a log");
+        self.segments.free_count() < 4 * self.mlogs.len() as u32
+    }
+
+    /// Looks at the rule for a volume that is being opened: behind that it is looked at again (1).
     pub fn look_at_rule_first(&self) {
-        let few = self.segments.free_count() < 2 * self.mlogs.len() as u32;
         debug_assert!(!self.one_log.is_in_force(), "it was opened before");
-        match few && self.mlogs.len() > 1 {
+        match self.has_few_segments() && self.mlogs.len() > 1 {
             true => self.set_rule(true),
             false => self.look_at_rule(),
         }

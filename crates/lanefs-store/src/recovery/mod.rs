@@ -9,6 +9,7 @@
 //! E         the last committed epoch without a gap
 //! replay    inode updates by version; then a checkpoint that folds: groups of committed epochs, and those groups of
 //!           fsync messages that are behind E. It leaves the volume as if closed
+//! space     where hardly a segment is free: rounds of the cleaner, a checkpoint behind each
 //! orphans   a second checkpoint frees inodes without names
 //! heads     opened only now that the old log is free; a last checkpoint records where they begin
 //! flush     of that slot's twin: see `slots`
@@ -167,7 +168,8 @@ impl Recovery<'_> {
         let clock = lanefs_sync::coarse_realtime_ns().max(0) as u64 >> 20;
         self.engine.log.next_seq.fetch_max(clock, Ordering::Relaxed);
         self.engine.checkpoints().stamp_members(m, 0)?;
-        if m.slot.clean {
+        let is_short = self.engine.log.has_few_segments();
+        if m.slot.clean && !is_short {
             self.open_heads()?;
             self.engine.checkpoints().run(m, Some(|| Ok(input)), Seal::Behind)?;
             self.free_orphans(m, report)?;
@@ -177,21 +179,45 @@ impl Recovery<'_> {
         // later, and until then the volume is as good as closed.
         self.engine.checkpoints().run(m, Some(|| Ok(input)), Seal::Last)?;
         self.drop_unfolded();
+        if is_short {
+            self.make_space(m)?;
+        }
         self.free_orphans(m, report)?;
         self.open_heads()?;
         self.engine.checkpoints().in_place(m)?;
         self.mounted(m)
     }
 
+    /// Cleans, for a volume that was left with hardly a free segment, before its logs take theirs.
+    /// Behind each round it is as good as closed.
+    fn make_space(&self, m: &mut Maintenance) -> Result<()> {
+        let enough = 8 * self.engine.log.mlogs.len() as u64;
+        debug_assert!(m.durable > 0, "the first checkpoint has freed what it can");
+        for _ in 0..16 {
+            if u64::from(self.engine.log.segments.free_count()) >= enough {
+                break;
+            }
+            let done = self.engine.cleaner().clean_until(m, enough, true)?;
+            let none: Option<fn() -> Result<FoldInput>> = None;
+            self.engine.checkpoints().run(m, none, Seal::Last)?;
+            if done.segments == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes durable what has to be on the medium before anything of this mount is acknowledged:
     /// the twin of its slot, in place of one that is marked clean, and the other devices' stamps.
-    fn mounted(&self, m: &Maintenance) -> Result<()> {
+    fn mounted(&self, m: &mut Maintenance) -> Result<()> {
         debug_assert!(m.durable > 0 && !m.slot.clean, "the slot in force is marked clean");
         debug_assert_eq!(
             m.slot.mount,
             self.engine.log.mount.load(Ordering::Relaxed),
             "the slot of another mount"
         );
+        m.opening = false;
+        self.engine.log.look_at_rule();
         self.engine.checkpoints().stamp_members(m, 1)?;
         self.engine.log.io.flush(self.engine.log.io.all())
     }

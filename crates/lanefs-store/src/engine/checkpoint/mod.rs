@@ -395,6 +395,8 @@ impl Checkpoints<'_> {
         (0..self.log.segments.devices()).for_each(|d| self.discard_stale(d, number));
         if !m.closing {
             self.log.io.keep_reserve_full();
+        }
+        if !m.closing && !m.opening {
             self.log.look_at_rule();
         }
         self.list_slack(m, number);
