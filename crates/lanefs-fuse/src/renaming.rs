@@ -33,7 +33,6 @@ impl Renaming {
     /// Renames.
     pub(crate) fn make(&self) -> Renamed {
         let ((from, name), (to, to_name)) = (&self.from, &self.to);
-        debug_assert!(!name.is_empty() && !to_name.is_empty(), "the kernel gave both names");
         if let Err(e) = self.volume.node_rename(&self.cred, *from, name, *to, to_name, self.flags) {
             return Renamed::Refused(e.into());
         }

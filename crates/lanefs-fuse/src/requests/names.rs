@@ -144,6 +144,7 @@ pub(super) fn rename(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, or
     };
     let (name, to_name) = (a.name()?, a.name()?);
     if let Some(ino) = held_and_replaces(adaptor, (req.ino, name), (to, to_name), flags) {
+        debug_assert!(flags & libc::RENAME_EXCHANGE == 0, "nothing is replaced by an exchange");
         match origin {
             Origin::Device(device) => {
                 reply.answer = Answer::Elsewhere;
@@ -175,11 +176,11 @@ fn held_and_replaces(adaptor: &Adaptor, from: (Ino, &[u8]), to: (Ino, &[u8]), fl
     if adaptor.stateless || adaptor.guest || flags & (libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) != 0 {
         return None;
     }
-    debug_assert!(!from.1.is_empty() && !to.1.is_empty(), "the kernel gave both names");
     let find = |(dir, name): (Ino, &[u8])| adaptor.volume.node_lookup(&root(), dir, name).ok();
     let ino = find(from)?.ino;
     if !adaptor.handles.is_written(ino) {
         return None;
     }
+    // The names are as they were sent, whatever they are: one that cannot be is found nowhere.
     find(to).filter(|replaced| replaced.kind == FileKind::File && replaced.ino != ino).map(|_| ino)
 }
