@@ -2,6 +2,11 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+/// Between two looks at something that another thread or process does.
+const EVERY: Duration = Duration::from_millis(300);
 
 /// Makes a bar that counts bytes.
 pub fn bytes(total: u64, what: &str) -> ProgressBar {
@@ -21,6 +26,30 @@ pub fn set_total(line: &ProgressBar, total: u64) {
         line.set_style(style("{msg} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}"));
         line.reset_eta();
     }
+}
+
+/// Does `f`, and shows meanwhile how far it is, of which `look` tells every now and then: bytes,
+/// and how many in all. A bar comes once that is known.
+pub fn watched<T>(what: &str, look: impl Fn() -> Option<(u64, u64)> + Send, f: impl FnOnce() -> T) -> T {
+    if !is_shown() {
+        return f();
+    }
+    std::thread::scope(|s| {
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        s.spawn(move || {
+            let mut bar = None;
+            while is_done.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                let Some((moved, total)) = look() else { continue };
+                let bar = bar.get_or_insert_with(|| bytes(total, what));
+                bar.set_length(total);
+                bar.set_position(moved);
+            }
+            bar.iter().for_each(ProgressBar::finish_and_clear);
+        });
+        let answer = f();
+        drop(done);
+        answer
+    })
 }
 
 /// Returns whether somebody sees it.

@@ -148,6 +148,10 @@ fn written(t: &mut Text, v: &Report) {
     t.one("lanefs_waiting_for_host", Kind::Gauge, help, d.waiting_for_host as f64);
     let help = "1 if a device is in trouble, or its host has no space: see lanefs stat.";
     t.one("lanefs_in_trouble", Kind::Gauge, help, f64::from(u8::from(d.trouble.is_some())));
+    let change = d.change.unwrap_or_default();
+    let parts = [("done", change.done_bytes as f64), ("total", change.total_bytes as f64)];
+    let help = "Bytes copied or moved by the change of devices under way, and those that are to be.";
+    t.each("lanefs_device_change_bytes", Kind::Gauge, help, "what", &parts);
     t.one("lanefs_transactions_total", Kind::Counter, "Transactions of the store.", d.transactions as f64);
     t.one("lanefs_commits_total", Kind::Counter, "Epochs committed.", v.epochs.commits as f64);
     let c = &v.store.checkpoints;

@@ -162,4 +162,17 @@ pub struct DevicesReport {
     /// What is wrong with a device at this moment, with its name and what to do: the volume waits
     /// for space on its host, or an error has stopped the volume. Nothing if all is well.
     pub trouble: Option<String>,
+    /// The change of the devices that is under way: one that is replaced, or from whose end all is
+    /// moved elsewhere so that it can be made smaller or be removed.
+    pub change: Option<ChangeReport>,
+}
+
+/// How far a change of the devices is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+pub struct ChangeReport {
+    /// Bytes that are copied or moved.
+    pub done_bytes: u64,
+    /// Bytes that are to be.
+    pub total_bytes: u64,
 }

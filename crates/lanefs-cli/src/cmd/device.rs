@@ -1,9 +1,9 @@
 //! `lanefs device`
 
 use crate::failure::{About, Failure, Outcome, written};
-use crate::{image, mounted, names, size};
+use crate::{image, mounted, names, progress, size};
 use lanefs::device::FileDevice;
-use lanefs::{Grown, MountOptions};
+use lanefs::{Grown, MountOptions, Report};
 use lanefs_fuse::change::DeviceChange;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -178,14 +178,19 @@ pub fn change(volume: &Path, what: &DeviceChange) -> Result<Grown, Failure> {
         true => vec![volume.to_path_buf()],
         false => names::images(volume.as_os_str()),
     };
+    let of = |r: &Report| r.store.devices.change.map(|c| (c.done_bytes, c.total_bytes));
     mounted::either(
         &images,
-        |dir| mounted::change_devices(dir, what),
+        |dir| {
+            let look = || mounted::report(dir, 0).ok().and_then(|r| of(&r.volume));
+            progress::watched("moving", look, || mounted::change_devices(dir, what))
+        },
         |images| {
             // With one log the least of it is open, so that it can be as small as possible.
             let options = MountOptions { background: false, mlogs: 1, ..MountOptions::default() };
             let volume = image::open_with(images, &options)?;
-            let done = what.make(&volume);
+            let look = || volume.report().ok().and_then(|r| of(&r));
+            let done = progress::watched("moving", look, || what.make(&volume));
             volume.close().about(images[0].display())?;
             Ok(done?)
         },

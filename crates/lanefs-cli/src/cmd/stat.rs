@@ -128,6 +128,10 @@ pub fn lines(f: &Figures) -> Vec<(&'static str, String)> {
         };
         lines.insert(1, ("trouble", format!("{}{writes}", trouble.escape_debug())));
     }
+    if let Some(c) = s.devices.change {
+        let moved = format!("{} of {} copied or moved", show(c.done_bytes), show(c.total_bytes));
+        lines.insert(1, ("devices", moved));
+    }
     if f.mounted.is_some() {
         lines.extend(memory(f));
     }

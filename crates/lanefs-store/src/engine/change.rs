@@ -48,6 +48,7 @@ use crate::device::{Device, WriteReq};
 use crate::engine::Engine;
 use crate::engine::evacuation::Evacuation;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::progress::UnderWay;
 use crate::error::{Result, StoreError};
 use crate::log::io::Write;
 use crate::log::slots::read_slot;
@@ -55,7 +56,6 @@ use crate::log::space::SEGMENTS_PER_MLOG;
 use crate::log::superblocks::{MIN_SEGMENTS, encode_copies, random, refuse_volume, take_away, write_again};
 use lanefs_format::superblock::{DeviceEntry, MAX_DEVICES, Superblock, Uuid};
 use lanefs_format::{BLOCK_SHIFT, Block, BlockAddr};
-use lanefs_sync::lock::MutexGuard;
 use std::sync::Arc;
 
 /// The fewest segments that a device adds to a volume.
@@ -390,8 +390,8 @@ impl Change<'_> {
     }
 
     /// Returns what keeps others from changing the devices meanwhile.
-    pub(super) fn one_at_a_time(&self) -> Result<MutexGuard<'_, ()>> {
-        self.0.resizing.try_lock().ok_or_else(|| {
+    pub(super) fn one_at_a_time(&self) -> Result<UnderWay<'_>> {
+        self.0.changes.begin().ok_or_else(|| {
             StoreError::Invalid("the volume's devices are being changed; try again when that is done".into())
         })
     }

@@ -29,6 +29,7 @@ use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
 use crate::log::segment::SegId;
 use crate::log::space::segments_held_back;
+use lanefs_format::BLOCK_SHIFT;
 use lanefs_sync::lock::MutexGuard;
 
 /// Rounds that may pass without a block less in what is to be emptied.
@@ -74,6 +75,7 @@ impl<'a> Evacuation<'a> {
         }
         let all = Evacuation { engine, from, usable, done: false };
         all.keep_back();
+        let to_move = all.live();
         let (mut least, mut patience) = (u64::MAX, PATIENCE);
         loop {
             drop(m);
@@ -84,6 +86,7 @@ impl<'a> Evacuation<'a> {
             folded?;
             check(engine, &m)?;
             engine.checkpoints().in_place(&mut m)?;
+            all.note_progress(to_move);
             let aside = t.withdrawn().start == from && t.withdrawn_in_use() == 0;
             // The usage table may name a summary of what only this checkpoint has emptied.
             if aside && !m.usage.has_summaries_from(from) {
@@ -94,6 +97,7 @@ impl<'a> Evacuation<'a> {
             // What could not be moved before is tried again.
             m.stuck.retain(|seg| *seg < from);
             engine.cleaner().empty_withdrawn(&mut m)?;
+            all.note_progress(to_move);
             let left = all.left(&m);
             patience = if left < least { PATIENCE } else { patience - 1 };
             least = least.min(left);
@@ -170,6 +174,20 @@ impl<'a> Evacuation<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the blocks that live in what is to go.
+    fn live(&self) -> u64 {
+        let t = &self.engine.log.segments;
+        debug_assert!(self.from <= t.len(), "segments that go are there until then");
+        (self.from..t.len()).map(|seg| u64::from(t.info(seg).live)).sum()
+    }
+
+    /// Notes how far it is, of so many blocks.
+    fn note_progress(&self, to_move: u64) {
+        // More may have come there meanwhile than was moved.
+        let done = to_move.saturating_sub(self.live());
+        self.engine.changes.note(done << BLOCK_SHIFT, to_move << BLOCK_SHIFT);
     }
 
     /// Returns a number that falls with each block that is moved, and each segment that is

@@ -21,6 +21,7 @@ pub(crate) mod maintenance;
 pub(crate) mod ordered;
 pub mod plan;
 pub(crate) mod pressure;
+mod progress;
 mod replacement;
 mod report;
 pub(crate) mod sink;
@@ -43,6 +44,7 @@ use lanefs_format::superblock::Superblock;
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::{Mutex, MutexGuard};
 use maintenance::Maintenance;
+use progress::Changes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -59,9 +61,7 @@ pub(crate) struct Engine {
     /// it.
     pub superblock: CachePadded<Mutex<Arc<Superblock>>>,
     pub maintenance: CachePadded<Mutex<Maintenance>>,
-    /// Held by who changes the devices or their sizes: one at a time, though an evacuation lets go
-    /// of the maintenance lock. Nobody waits for it.
-    pub resizing: Mutex<()>,
+    pub changes: Changes,
     /// Dirty inodes that the last checkpoint left: their NEW is not folded. Written by the holder
     /// of the maintenance lock, read by every 32nd transaction of a lane and by those that find no
     /// space. Relaxed: a hint, which orders nothing.
@@ -103,7 +103,7 @@ impl Engine {
             hash_key: superblock.hash_key,
             superblock: CachePadded::new(Mutex::new(Arc::new(superblock))),
             maintenance: CachePadded::new(Mutex::new(maintenance)),
-            resizing: Mutex::new(()),
+            changes: Changes::default(),
             dirty_floor: CachePadded::new(AtomicUsize::new(0)),
             sealer: CachePadded::new(AtomicUsize::new(0)),
             accept_loss: options.accept_loss,

@@ -133,6 +133,7 @@ impl Change<'_> {
                 done.unreadable += (mirror.copy(block..block + 1)?.len() as u64) << BLOCK_SHIFT;
             }
             done.copied += (range.end - range.start) << BLOCK_SHIFT;
+            self.0.changes.note(range.end << BLOCK_SHIFT, all);
             progress(range.end << BLOCK_SHIFT, all);
             Ok::<(), StoreError>(())
         };

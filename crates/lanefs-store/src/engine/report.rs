@@ -69,6 +69,7 @@ impl Engine {
                 flushes_issued: issued,
                 waiting_for_host: log.io.host.waiting() as u64,
                 trouble: log.io.trouble(),
+                change: self.changes.report(),
             },
             inode_memory_bytes: self.inodes.memory() as u64,
             inode_memory_dirty_bytes: self.inodes.cache.dirty_memory() as u64,

@@ -5,6 +5,7 @@ use crate::change::{each_state_of, fsck_all, longer, size};
 use crate::common::*;
 use crate::model::{Model, Told};
 use lanefs_store::device::{Device, FileDevice, MemoryImage, Recorder};
+use lanefs_store::report::ChangeReport;
 use lanefs_store::*;
 use lanefs_sync::random::Rng;
 use std::collections::BTreeMap;
@@ -482,8 +483,17 @@ fn a_volume_becomes_smaller_and_larger_while_threads_write() {
     let space = s.space();
     s.add_device(dd[1].clone(), false).unwrap();
     s.remove_device(&no_fold).unwrap();
-    let done = s.shrink_device(8 << 20, &no_fold).unwrap();
+    let told = std::cell::Cell::new(None);
+    let look = || {
+        told.set(s.report().devices.change);
+        no_fold()
+    };
+    let done = s.shrink_device(8 << 20, &look).unwrap();
     assert_eq!(done, Grown { before: 16 << 20, after: 8 << 20 });
+    // Before the last round, which frees the last of the tree.
+    let far = |c: ChangeReport| c.done_bytes <= c.total_bytes && 2 * c.done_bytes > c.total_bytes;
+    assert!(told.get().is_some_and(far), "{told:?}");
+    assert!(s.report().devices.change.is_none(), "it is over");
     assert!(s.space().total < space.total / 2);
     s.grow(None).unwrap();
     assert_eq!((size(&s), s.space().total), (16 << 20, space.total));

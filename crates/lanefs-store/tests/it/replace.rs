@@ -242,7 +242,14 @@ fn what_cannot_be_read_is_not_taken_for_zeros() {
     let bad: Dev = Arc::new(FaultyDevice::new(d.clone(), Plan { rules, ..Plan::none() }));
     let (s, _) = open(&bad);
     let new = memory(4 << 20);
-    let done = s.replace_device(0, new.clone(), false, &|_, _| ()).unwrap();
+    let under_way = std::cell::Cell::new(0);
+    let look = |done: u64, total: u64| {
+        let told = s.report().devices.change.map(|c| (c.done_bytes, c.total_bytes));
+        assert_eq!(told, Some((done, total)), "who looks at the volume is told the same");
+        under_way.set(under_way.get() + 1);
+    };
+    let done = s.replace_device(0, new.clone(), false, &look).unwrap();
+    assert!(under_way.get() > 1 && s.report().devices.change.is_none(), "it is over");
     // What is free is not read.
     assert!((1 << 12..=10 << 12).contains(&done.unreadable), "{done:?}");
     s.close().unwrap();
