@@ -117,13 +117,19 @@ pub enum Fault {
     PathRemembered,
     /// A look at a leaf asks behind the chain whether it was whole.
     MarkAfterNames,
+    /// A device in the place of another does not get what lies in segments that are being filled.
+    CopyInPart,
+    /// A replaced device stays the one that the volume names.
+    ReplacedUnnamed,
+    /// A device is made smaller, or removed, although something lies in what goes.
+    GoesInUse,
     /// An answer from two names is not checked to be of one moment.
     TwoMoments,
 }
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 46] = [
+    pub const ALL: [Fault; 49] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -170,6 +176,9 @@ impl Fault {
         Fault::WrongSlot,
         Fault::EndedUnseen,
         Fault::PathRemembered,
+        Fault::CopyInPart,
+        Fault::ReplacedUnnamed,
+        Fault::GoesInUse,
     ];
 
     /// The faults that only threads in an order of their own show: a matter of schedules, not of

@@ -141,6 +141,8 @@ enum With {
     Simulation,
     /// Simulations on devices that only read wrong.
     Misreads,
+    /// Simulations on devices of all kinds, which come and go.
+    Devices,
 }
 
 /// Returns the way in which a fault is looked for: scripts for it, then the known examples and
@@ -260,6 +262,7 @@ fn look_for(fault: Library) -> Look {
         }
         C::RangeMisnamed => (l.scripts, l.config.blocks) = (RANGE, 384),
         C::FlushErrorHidden | C::WriteErrorHidden | C::SpaceWithoutEnd => l.with = With::Simulation,
+        C::CopyInPart | C::ReplacedUnnamed | C::GoesInUse => l.with = With::Devices,
         C::UncheckedBlock => l.with = With::Medium,
         C::ChecksumWithoutAddress => l.with = With::Misreads,
         _ => {}
@@ -303,7 +306,7 @@ fn library(fault: Library) -> Result<Option<String>, String> {
     let end = Instant::now() + LIMIT;
     let in_time = |_: &u64| Instant::now() < end;
     match l.with {
-        With::Simulation | With::Misreads => Ok((0..).take_while(in_time).find_map(|seed| {
+        With::Simulation | With::Misreads | With::Devices => Ok((0..).take_while(in_time).find_map(|seed| {
             // A volume without an end takes long to fill if it is large.
             let (only_misreads, smallest) = (l.with == With::Misreads, l.with == With::Simulation);
             let r = crate::simulate::run_as(seed, Choice { only_misreads, smallest, ..Choice::default() });

@@ -12,8 +12,10 @@ use super::device::SimDevice;
 use crate::crash::image::{BLOCK, Image};
 use crate::crash::system::{Live, System};
 use lanefs::{Error, Volume};
-use lanefs_lab_model::op::Outcome;
-use lanefs_lab_model::oracle::{Violation, broken};
+use lanefs_lab_model::model::Model;
+use lanefs_lab_model::op::{Op, Outcome, Tagged};
+use lanefs_lab_model::oracle::{History, Violation, broken};
+use lanefs_lab_model::target::Identities;
 use lanefs_store::device::Device;
 use std::path::Path;
 use std::sync::Arc;
@@ -63,6 +65,47 @@ impl Run {
         let mut at: Vec<usize> = (0..=rng.below(4)).map(|_| rng.below(len as u64) as usize).collect();
         at.sort_unstable_by(|a, b| b.cmp(a));
         at
+    }
+
+    /// In half of the cases has files lie at the end of the volume, and nothing before them, so
+    /// that they have to be moved where it is made smaller. All of it is durable.
+    pub(super) fn use_the_end(
+        &mut self,
+        live: &mut dyn Live,
+        model: &mut Model,
+        history: &mut History,
+        ids: &mut Identities,
+    ) -> Result<(), Violation> {
+        const CHUNK: u64 = 32 << 10;
+        const FILE: u32 = 20_000;
+        let rng = &mut self.changes;
+        if rng.one_in(2) {
+            return Ok(());
+        }
+        let all = (self.shape.blocks * BLOCK) as u64;
+        let (low, files) = (all * (10 + rng.below(50)) / 100, 1 + rng.below(8));
+        let mut call = |op: Op| Self::prepare(live, (model, history, ids), op);
+        let open = |fd: u8, path: &str| Op::Open {
+            fd,
+            path: path.into(),
+            flags: libc::O_RDWR | libc::O_CREAT,
+            mode: 0o600,
+        };
+        let write = |fd, offset, tag, len| Op::Pwrite { fd, offset, data: Tagged { tag, len } };
+        let mut done = call(open(100, "/low"));
+        // As much as fits, in any case.
+        let chunks = 0..low / CHUNK;
+        let _ = chunks.into_iter().all(|n| call(write(100, n * CHUNK, 2000 + n as u32, CHUNK as u32)));
+        done &= call(Op::Sync);
+        for n in 0..files {
+            let fd = 101 + n as u8;
+            done &= call(open(fd, &format!("/high{n}")));
+            // Of one that does not fit there may be a part.
+            done &= call(write(fd, 0, 3000 + n as u32, FILE)) || call(Op::Ftruncate { fd, size: 0 });
+        }
+        done &= call(Op::Sync) && call(Op::Ftruncate { fd: 100, size: 0 }) && call(Op::Sync);
+        *self.report.faults.entry("files at the end of the volume").or_default() += 1;
+        if done { Ok(()) } else { Err(broken("E4", "no space for what a volume holds".into())) }
     }
 
     /// Changes the devices. Returns false if nobody knows whether it did.

@@ -381,10 +381,14 @@ impl Run {
             &Op::Lstat { path: "/".into() },
             lanefs_lab_model::model::ROOT,
         );
-        if self.rng.one_in(3) {
+        let is_filled = self.rng.one_in(3);
+        if is_filled {
             self.fill(&mut *live, &mut model, &mut history, &mut ids)?;
         }
         let mut changes = self.changes_of(len);
+        if !is_filled && !changes.is_empty() {
+            self.use_the_end(&mut *live, &mut model, &mut history, &mut ids)?;
+        }
         let mut rates = self.rates();
         if !changes.is_empty() {
             // What is read wrong once while it is copied stays wrong, and nobody can tell.
@@ -522,6 +526,30 @@ impl Run {
         Ok(Ended { moment: moment.unwrap_or((n, n)), history })
     }
 
+    /// Makes a call before the history, which is a part of it. Returns false if it failed.
+    fn prepare(
+        live: &mut dyn Live,
+        (model, history, ids): (&mut Model, &mut History, &mut Identities),
+        op: Op,
+    ) -> bool {
+        let mut trial = model.clone();
+        let want = trial.apply(Who::Root, &op);
+        let changes = trial.take_changes();
+        let got = live.call(Who::Root, &op);
+        if got != want && !matches!((&want, &got), (Outcome::Attr(_), Outcome::Attr(_))) {
+            return false;
+        }
+        *model = trial;
+        for c in &changes {
+            if let Change::New { id, .. } = c {
+                find_new(live, model, ids, &op, *id);
+            }
+        }
+        history.steps.push(op.into());
+        history.changes.push(changes);
+        true
+    }
+
     /// Fills the volume with one file but for a few blocks, all of it durable. On the largest
     /// volume that takes more page frames than the cache has. In half of the cases there are files
     /// of islands in a sea of holes, of which each has nodes of the map for itself; then they are
@@ -539,27 +567,9 @@ impl Run {
         const READ_MAX: u64 = 15 << 20;
         *self.report.faults.entry("volume filled").or_default() += 1;
         let mut offset = 0;
-        let mut call = |op: Op, may_fail: bool| {
-            let mut trial = model.clone();
-            let want = trial.apply(Who::Root, &op);
-            let changes = trial.take_changes();
-            let got = live.call(Who::Root, &op);
-            if got != want && !matches!((&want, &got), (Outcome::Attr(_), Outcome::Attr(_))) {
-                return if may_fail {
-                    Ok(false)
-                } else {
-                    Err(broken("E4", format!("filling: {op:?}: {got:?}")))
-                };
-            }
-            *model = trial;
-            for c in &changes {
-                if let Change::New { id, .. } = c {
-                    find_new(live, model, ids, &op, *id);
-                }
-            }
-            history.steps.push(op.into());
-            history.changes.push(changes);
-            Ok(true)
+        let mut call = |op: Op, may_fail: bool| match Self::prepare(live, (model, history, ids), op.clone()) {
+            false if !may_fail => Err(broken("E4", format!("filling: {op:?} failed"))),
+            done => Ok(done),
         };
         let flags = libc::O_RDWR | libc::O_CREAT;
         let island = |n: u64, tag: u64| Op::Pwrite {

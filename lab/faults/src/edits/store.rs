@@ -4,6 +4,8 @@ use super::Edit;
 use crate::Fault;
 
 const ENGINE_TRANSACTION: &str = "crates/lanefs-store/src/engine/transaction.rs";
+const ENGINE_REPLACEMENT: &str = "crates/lanefs-store/src/engine/replacement.rs";
+const ENGINE_EVACUATION: &str = "crates/lanefs-store/src/engine/evacuation.rs";
 const BATCH: &str = "crates/lanefs-format/src/batch.rs";
 const CHECKSUM: &str = "crates/lanefs-format/src/checksum.rs";
 const LOG_DATA_HEADS: &str = "crates/lanefs-store/src/log/data_heads.rs";
@@ -21,6 +23,31 @@ const INODE_TABLE: &str = "crates/lanefs-store/src/tree/inode_table.rs";
 const RECOVERY_SCAN: &str = "crates/lanefs-store/src/recovery/scan.rs";
 
 pub const EDITS: &[Edit] = &[
+    Edit {
+        fault: Fault::CopyInPart,
+        file: ENGINE_REPLACEMENT,
+        from: "if log.segments.info(seg).state != State::Free {",
+        to: "let state = log.segments.info(seg).state;
+if state != State::Free && !(state == State::Open && $PLANTED) {",
+    },
+    Edit {
+        fault: Fault::ReplacedUnnamed,
+        file: ENGINE_REPLACEMENT,
+        from: "self.write_first(&new, 0)?;",
+        to: "if !$PLANTED { self.write_first(&new, 0)?; }",
+    },
+    Edit {
+        fault: Fault::GoesInUse,
+        file: ENGINE_EVACUATION,
+        from: "let aside = t.withdrawn().start == from && t.withdrawn_in_use() == 0;",
+        to: "let aside = t.withdrawn().start == from && (t.withdrawn_in_use() == 0 || $PLANTED);",
+    },
+    Edit {
+        fault: Fault::GoesInUse,
+        file: ENGINE_EVACUATION,
+        from: "engine.cleaner().empty_withdrawn(&mut m)?;",
+        to: "if !$PLANTED { engine.cleaner().empty_withdrawn(&mut m)?; }",
+    },
     Edit {
         fault: Fault::SizeAhead,
         file: ENGINE_TRANSACTION,
