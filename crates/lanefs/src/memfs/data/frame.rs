@@ -33,10 +33,14 @@ pub(super) const LENT: u32 = 128;
 /// The same of the image that is on its way.
 pub(super) const IMAGE_LENT: u32 = 256;
 
-/// All state bits.
-const ALL: u32 = DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND | NOTED | LENT | IMAGE_LENT;
+/// The store has a block of this page for certain: it was written back as a whole, or is on its
+/// way, and nothing was taken from the store since. Spares a look into the file's map.
+pub(super) const STORED: u32 = 512;
 
-const _: () = assert!(ALL.count_ones() == 9, "a bit for each");
+/// All state bits.
+const ALL: u32 = DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND | NOTED | LENT | IMAGE_LENT | STORED;
+
+const _: () = assert!(ALL.count_ones() == 10, "a bit for each");
 
 /// Pages a file can have: offsets up to 8 EiB.
 pub(super) const MAX_PAGES: u64 = 1 << 51;
@@ -123,6 +127,7 @@ impl Desc {
         debug_assert_eq!(state & !ALL, 0, "state {state:#x}");
         debug_assert!(state & (DIRTY | NOTED) != NOTED, "a clean page counts as a leaf");
         debug_assert!(state & (DIRTY | LENT) != LENT, "a clean page lacks a promise");
+        debug_assert!(state & (HOLE | STORED) != HOLE | STORED, "the store has it, and has nothing");
         debug_assert!(state & (WRITEBACK | IMAGE_LENT) != IMAGE_LENT, "no image lacks a promise");
         if self.is_free() {
             debug_assert!(slot.is_null(), "a frame of no file is in a tree");

@@ -1,6 +1,6 @@
 //! What a page of a file takes of the volume's space before it becomes dirty (D7).
 
-use super::frame::{DIRTY, HOLE, LENT, PageGuard, WRITEBACK};
+use super::frame::{DIRTY, HOLE, LENT, PageGuard, STORED, WRITEBACK};
 use super::{DataCtx, FileData, PAGE};
 use crate::error::{Error, Result};
 
@@ -16,7 +16,7 @@ impl FileData {
         ctx.store.lends()
             && !page.has(WRITEBACK | HOLE)
             && (page.page() + 1) * PAGE as u64 <= self.size()
-            && ctx.store.has_block(ctx.ino, page.page())
+            && (page.has(STORED) || ctx.store.has_block(ctx.ino, page.page()))
     }
 
     /// Reserves for a page that has space of its own, on a full volume: a block that it will give

@@ -1,6 +1,6 @@
 //! Taking pages away: truncate, holes, zeroed and allocated ranges.
 
-use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, LENT, PageGuard, WRITEBACK};
+use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, LENT, PageGuard, STORED, WRITEBACK};
 use super::pool::Hand;
 use super::read::{Loaded, is_zero};
 use super::tree::{self, MAX_PAGES};
@@ -86,6 +86,8 @@ impl FileData {
                 }
                 return Err(e);
             }
+            // It may go into the inode now.
+            tail.reset(STORED);
             if blank {
                 self.blank(ctx, &tail, from, PAGE);
             }

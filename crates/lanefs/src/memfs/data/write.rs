@@ -148,6 +148,8 @@ impl FileData {
         }
         let pin = epoch::pin();
         let Some(desc) = self.find(page, &pin) else { return false };
+        // The descriptor comes from memory meanwhile.
+        ctx.pool.prefetch(desc, from, buf.len());
         let guard = desc.lock();
         // The size under the page lock: see "write and truncate".
         if !desc.is(ctx.ino, page) || !guard.has(DIRTY) || offset + buf.len() as u64 > self.size() {

@@ -14,7 +14,7 @@
 //! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very
 //! file go on meanwhile.
 
-use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, LENT, ONCE, WRITEBACK};
+use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, LENT, ONCE, STORED, WRITEBACK};
 use super::tree::{self, MAX_PAGES};
 use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
@@ -153,8 +153,10 @@ impl FileData {
             self.unmark_dirty(ctx, &guard);
         }
         let lent = guard.has(LENT);
-        guard.reset(HOLE | BEHIND | LENT);
-        guard.set(WRITEBACK | if lent { IMAGE_LENT } else { 0 });
+        guard.reset(HOLE | BEHIND | LENT | STORED);
+        // The end of a file may go into its inode.
+        let stored = if inside == PAGE { STORED } else { 0 };
+        guard.set(WRITEBACK | stored | if lent { IMAGE_LENT } else { 0 });
         debug_assert_eq!(guard.has(DIRTY), extending, "the mark is cleared before the copy (O15)");
         // SAFETY: a page is a block; the image is ours, and no writer has the page while we hold
         // its lock.
@@ -183,7 +185,7 @@ impl FileData {
             let Some(guard) = self.lock_page(ctx.ino, page, &pin) else { continue };
             if guard.has(WRITEBACK) {
                 let image_lent = guard.has(IMAGE_LENT);
-                guard.reset(WRITEBACK | IMAGE_LENT);
+                guard.reset(WRITEBACK | IMAGE_LENT | if ok { 0 } else { STORED });
                 done += 1;
                 if guard.has(DIRTY) {
                     debug_assert!(!guard.has(LENT), "dirtied beside its image without a promise");
@@ -258,6 +260,17 @@ impl FileData {
             if count == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         count
+    }
+
+    /// Returns the pages of which the store has a block for certain.
+    #[cfg(test)]
+    pub fn stored_pages(&self) -> Vec<u64> {
+        let mut pages = Vec::new();
+        let _ = self.each_page(0..MAX_PAGES, false, &epoch::pin(), &mut |page, desc| {
+            pages.extend((desc.state() & (STORED | WRITEBACK) == STORED).then_some(page));
+            ControlFlow::Continue(())
+        });
+        pages
     }
 
     /// Returns how many pages are dirty: walks the tree.

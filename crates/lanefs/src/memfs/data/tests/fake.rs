@@ -248,7 +248,11 @@ impl World {
         let mut leaves = 0;
         for (n, file) in self.files.iter().enumerate() {
             assert!(file.has_dirty() || file.dirty_pages() == 0);
-            leaves += file.check_tree(Ino(INO.0 + n as u64));
+            let ino = Ino(INO.0 + n as u64);
+            leaves += file.check_tree(ino);
+            for page in file.stored_pages() {
+                assert!(self.store.has_block(ino, page), "page {page} of {ino} has no block");
+            }
         }
         assert_eq!(self.pool.dirty_leaves(), leaves, "the pool's count of leaves with dirty pages");
     }

@@ -31,6 +31,7 @@ fn a_page_with_a_block_takes_nothing_of_what_is_free() {
     file.write(&ctx, 100, &[2; 4]).unwrap();
     file.write(&ctx, 4096, &[2; 3 * 4096]).unwrap();
     assert_eq!(lent(&world), (4, 0));
+    assert_eq!(file.stored_pages(), (0..PAGES).collect::<Vec<_>>());
     // Behind the end there is no block.
     file.write(&ctx, PAGES * 4096, &[3; 4096]).unwrap();
     assert_eq!(lent(&world), (4, 1));
