@@ -5,12 +5,14 @@ use crate::error::{Result, StoreError};
 use crate::inodes::Inodes;
 use crate::inodes::cache::CachedInode;
 use crate::log::io::Io;
+use crate::log::neighbours::PIECE_MOST;
 use crate::tree::block_io::BlockSource;
 use crate::tree::directory;
 use crate::tree::inode_state::{InodeState, PageAt};
 use crate::tree::radix::{Found, Wanted};
 use lanefs_format::checksum;
 use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
+use smallvec::SmallVec;
 
 impl Inodes {
     /// Runs `ask` on an inode's state, reading what it misses with the lock released.
@@ -235,6 +237,12 @@ fn read_verified(
     debug_assert_eq!(reqs.len(), refs.len(), "a reference to a page that nobody asked for");
     if reqs.is_empty() {
         return Ok(Vec::new());
+    }
+    if reqs.len() <= PIECE_MOST {
+        let asked: SmallVec<[BlockRef; PIECE_MOST]> = refs.iter().map(|r| r.1).collect();
+        if io.read_near(&asked, |n, b| reqs[n].1.0.copy_from_slice(&b.0)) {
+            return Ok(Vec::new());
+        }
     }
     io.read_blocks(&mut reqs, "read of file data")?;
     drop(reqs);

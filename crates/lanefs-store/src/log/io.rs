@@ -11,6 +11,7 @@ use crate::error::{Result, StoreError};
 use crate::log::account::Admission;
 use crate::log::maintained::Maintained;
 use crate::log::members::Members;
+use crate::log::neighbours::Neighbours;
 use crate::log::node_cache::{NodeCache, Shared};
 use crate::log::segment::SegmentTable;
 use crate::tree::block_io::BlockSource;
@@ -71,6 +72,7 @@ fn are_apart(writes: &[Write<'_>]) -> bool {
 pub(crate) struct Io {
     first: Members,
     cache: NodeCache,
+    neighbours: Neighbours,
     /// Nothing is ever written; what is queued stays queued.
     pub(super) read_only: bool,
     /// The segments of the volume, if one is open: some of the free ones help when a host is full.
@@ -115,6 +117,7 @@ impl Io {
         Io {
             first: Members::new(devices),
             cache: NodeCache::new(cache_bytes),
+            neighbours: Neighbours::new(cache_bytes),
             read_only,
             segments: None,
             host: HostSpace::default(),
@@ -264,6 +267,17 @@ impl Io {
             }
         }
         Ok(())
+    }
+
+    /// Hands out the verified blocks of a small piece of content, with the place of each in `refs`:
+    /// see [`Neighbours::read`]. Returns false if they are to be read by themselves.
+    pub fn read_near(&self, refs: &[BlockRef], to: impl FnMut(usize, &Block)) -> bool {
+        let Some(segments) = &self.segments else { return false };
+        // Relaxed: a zone that is read while a root is written is taken for an old one at worst.
+        let roots = self.maintained.roots.load(Ordering::Relaxed);
+        let segment = u64::from(segments.geometry.segment_blocks);
+        let read = |at, data: &mut [u8]| self.read_raw(at, data, "read of file data").is_ok();
+        self.neighbours.read(refs, (segment, roots), read, to)
     }
 
     /// Returns the blocks of `refs`, read together and not verified, for who has much to read and

@@ -16,6 +16,7 @@ pub(crate) mod maintained;
 pub(crate) mod members;
 pub(crate) mod message;
 pub(crate) mod mlog;
+pub(crate) mod neighbours;
 mod node_cache;
 pub(crate) mod one_log;
 pub(crate) mod pool;
