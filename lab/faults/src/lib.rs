@@ -117,6 +117,8 @@ pub enum Fault {
     PathRemembered,
     /// A look at a leaf asks behind the chain whether it was whole.
     MarkAfterNames,
+    /// What was read along with something else is handed out without a look at its sum.
+    NeighbourUnchecked,
     /// A device in the place of another does not get what lies in segments that are being filled.
     CopyInPart,
     /// A replaced device stays the one that the volume names.
@@ -129,7 +131,7 @@ pub enum Fault {
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 49] = [
+    pub const ALL: [Fault; 50] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -176,6 +178,7 @@ impl Fault {
         Fault::WrongSlot,
         Fault::EndedUnseen,
         Fault::PathRemembered,
+        Fault::NeighbourUnchecked,
         Fault::CopyInPart,
         Fault::ReplacedUnnamed,
         Fault::GoesInUse,

@@ -262,7 +262,7 @@ fn look_for(fault: Library) -> Look {
         }
         C::RangeMisnamed => (l.scripts, l.config.blocks) = (RANGE, 384),
         C::FlushErrorHidden | C::WriteErrorHidden | C::SpaceWithoutEnd => l.with = With::Simulation,
-        C::CopyInPart | C::ReplacedUnnamed | C::GoesInUse => l.with = With::Devices,
+        C::NeighbourUnchecked | C::CopyInPart | C::ReplacedUnnamed | C::GoesInUse => l.with = With::Devices,
         C::UncheckedBlock => l.with = With::Medium,
         C::ChecksumWithoutAddress => l.with = With::Misreads,
         _ => {}

@@ -8,6 +8,7 @@ const ENGINE_REPLACEMENT: &str = "crates/lanefs-store/src/engine/replacement.rs"
 const ENGINE_EVACUATION: &str = "crates/lanefs-store/src/engine/evacuation.rs";
 const BATCH: &str = "crates/lanefs-format/src/batch.rs";
 const CHECKSUM: &str = "crates/lanefs-format/src/checksum.rs";
+const LOG_NEIGHBOURS: &str = "crates/lanefs-store/src/log/neighbours.rs";
 const LOG_DATA_HEADS: &str = "crates/lanefs-store/src/log/data_heads.rs";
 const LOG_SEGMENT: &str = "crates/lanefs-store/src/log/segment.rs";
 const LOG_MESSAGE: &str = "crates/lanefs-store/src/log/message.rs";
@@ -23,6 +24,12 @@ const INODE_TABLE: &str = "crates/lanefs-store/src/tree/inode_table.rs";
 const RECOVERY_SCAN: &str = "crates/lanefs-store/src/recovery/scan.rs";
 
 pub const EDITS: &[Edit] = &[
+    Edit {
+        fault: Fault::NeighbourUnchecked,
+        file: LOG_NEIGHBOURS,
+        from: "if !refs.iter().zip(blocks).all(|(r, b)| checksum::matches(*r, &b.0)) {",
+        to: "if !refs.iter().zip(blocks).all(|(r, b)| checksum::matches(*r, &b.0) || $PLANTED) {",
+    },
     Edit {
         fault: Fault::CopyInPart,
         file: ENGINE_REPLACEMENT,
