@@ -35,7 +35,9 @@ pub enum StoreError {
     #[error("{device}: {}", holder(*.pid))]
     InUse { device: String, pid: i32 },
     /// No space is left: ENOSPC.
-    #[error("no space left on the volume; delete files, or make a larger volume")]
+    #[error(
+        "no space left on the volume; delete files, or make it larger (`lanefs grow`, `lanefs device add`)"
+    )]
     NoSpace,
     /// The file system that holds an image has no space, and who waited for it may wait no longer:
     /// ENOSPC. Nothing is lost; the same call succeeds when there is space.
