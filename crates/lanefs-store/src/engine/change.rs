@@ -382,7 +382,8 @@ impl Change<'_> {
         match log.mlogs.len() {
             n if n > 1 && least == SEGMENTS_PER_MLOG * n as u32 => {
                 format!(
-                    " (it is open with {n} logs; with fewer, as of an unmounted volume, it could be smaller)"
+                    " (it is open with {n} logs; mounted with -o mlogs=1, or as images that are not mounted, it \
+                     could be smaller)"
                 )
             }
             _ => String::new(),
