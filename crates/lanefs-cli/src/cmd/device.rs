@@ -6,6 +6,7 @@ use lanefs::device::FileDevice;
 use lanefs::{Grown, MountOptions, Report};
 use lanefs_fuse::change::DeviceChange;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Add a device to a volume, remove its last one, or replace one, mounted or not
@@ -159,6 +160,21 @@ fn with_new(
     done
 }
 
+/// Refuses a new device that lies on the mounted volume itself: what is written to it would wait
+/// for itself.
+fn refuse_own(dir: &Path, what: &DeviceChange) -> Result<(), Failure> {
+    let (DeviceChange::Add(new, _) | DeviceChange::Replace(_, new, _)) = what else { return Ok(()) };
+    let on = |path: &Path| path.metadata().map(|m| m.dev()).about(path.display());
+    if on(dir)? == on(new)? {
+        let (new, dir) = (new.display(), dir.display());
+        return Err(Failure::new(format_args!(
+            "{new}: lies on the volume that is mounted at {dir}, which cannot hold a device of its own; \
+             name one that lies elsewhere"
+        )));
+    }
+    Ok(())
+}
+
 /// Returns the name by which another process finds a device.
 fn whole(device: &Path) -> Result<PathBuf, Failure> {
     device.canonicalize().about(device.display())
@@ -182,6 +198,7 @@ pub fn change(volume: &Path, what: &DeviceChange) -> Result<Grown, Failure> {
     mounted::either(
         &images,
         |dir| {
+            refuse_own(dir, what)?;
             let look = || mounted::report(dir, 0).ok().and_then(|r| of(&r.volume));
             progress::watched("moving", look, || mounted::change_devices(dir, what))
         },

@@ -29,7 +29,7 @@ const STEP: u64 = 2048;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Read no more than so many bytes a second, as in 50M
-    #[arg(long, value_parser = size::parse)]
+    #[arg(long, value_parser = parse_rate)]
     pub rate: Option<u64>,
     /// Write JSON
     #[arg(long)]
@@ -94,13 +94,21 @@ fn steps(
         let Some(next) = done.next else { break };
         at = next;
         if let Some(rate) = args.rate {
-            let due = (total.data + total.nodes) as f64 * 4096.0 / rate.max(1) as f64;
+            let due = (total.data + total.nodes) as f64 * 4096.0 / rate as f64;
             let early = Duration::from_secs_f64(due).saturating_sub(began.elapsed());
             std::thread::sleep(early);
         }
     }
     bar.finish_and_clear();
     Ok(total)
+}
+
+/// Reads a rate at which a scrub comes to an end.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    match size::parse(text).map_err(|e| e.to_string())? {
+        rate @ 4096.. => Ok(rate),
+        _ => Err("4096 bytes a second are the least; leave --rate out to read as fast as it goes".into()),
+    }
 }
 
 fn of_mounted(args: &Args, dir: &Path) -> Result<Total, Failure> {

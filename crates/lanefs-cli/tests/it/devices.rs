@@ -126,6 +126,9 @@ fn devices_come_and_go_below_a_mount_that_is_written_to() {
             }
             0
         });
+        let own = lanefs_in(&work, &["device", "add", "mnt", "mnt/own.lane", "--size", "8M"]);
+        own.fails(1, &["lies on the volume that is mounted at", "elsewhere"]);
+        assert!(!m.path("own.lane").exists(), "what was made for it is removed");
         run(&["device", "add", "mnt", "w.lane", "--size", "128M"]);
         assert_eq!(size(&work, "mnt"), (384 * MIB, 2));
         run(&["device", "add", "v.lane", "x.lane", "--size", "64M"]);
