@@ -294,7 +294,13 @@ pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     rights::kill_priv_of(&adaptor.volume, &adaptor.aside, req, req.ino)?;
     // The kernel keeps the times of files that it caches writes of, and hands its own over.
     let allocate = if adaptor.writeback { File::allocate_back } else { File::allocate };
-    Ok(allocate(&file, mode as i32, offset, length)?)
+    let done = allocate(&file, mode as i32, offset, length);
+    if done.is_err() && mode as i32 & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
+        // Of the range a part may be gone, and the kernel keeps its pages when the call fails.
+        about_to_wait_for_requests();
+        adaptor.aside.flush_kernel_pages(req.ino);
+    }
+    Ok(done?)
 }
 
 pub(super) fn lseek(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {

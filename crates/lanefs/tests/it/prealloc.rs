@@ -146,6 +146,21 @@ fn what_is_more_than_there_is_room_for_is_refused_and_keeps_nothing() {
 }
 
 /// A sparse file has more preallocated ranges than its inode can tell of.
+/// What lay there was gone, and the call failed.
+#[test]
+fn zeros_for_which_there_is_no_space_leave_what_was_there() {
+    let (fs, dev) = root(64);
+    let f = fs.open("/f", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+    write_whole(&f, MIB + 100, 7);
+    f.sync_all().unwrap();
+    let there = blocks(&f);
+    for mode in [libc::FALLOC_FL_ZERO_RANGE, libc::FALLOC_FL_ZERO_RANGE | KEEP] {
+        assert_eq!(errno(f.allocate(mode, 0, 5 << 30)), libc::ENOSPC);
+        assert_eq!((blocks(&f), f.stat().unwrap().size), (there, MIB + 100));
+    }
+    assert!(reopen(fs, &dev).read("/f").unwrap() == vec![7; MIB as usize + 100]);
+}
+
 #[test]
 fn many_ranges_keep_their_room() {
     let (fs, dev) = root(64);

@@ -188,7 +188,8 @@ impl FileData {
     }
 
     /// Makes a range read as zeros, extending the file unless `keep_size`. Whole pages become
-    /// preallocated ones without content.
+    /// preallocated ones without content. ENOSPC before anything is changed, unless others take
+    /// what it gives back meanwhile.
     pub fn zero_range(
         &self,
         ctx: &DataCtx<'_>,
@@ -197,6 +198,8 @@ impl FileData {
         keep_size: bool,
         cut: &Cut<'_>,
     ) -> Result<()> {
+        // Before anything is lost: where there is no space for it nothing is changed.
+        self.allocate(ctx, offset, len, true, cut)?;
         self.punch_hole(ctx, offset, len, Some(cut))?;
         // As on other file systems the space stays the file's.
         self.allocate(ctx, offset, len, keep_size, cut)
