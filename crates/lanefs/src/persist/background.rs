@@ -42,6 +42,8 @@ pub(super) const QUIET_AFTER: Duration = Duration::from_secs(5);
 const WORTH_FOR_HOST: u64 = 8;
 /// The time between two such checkpoints.
 const HOST_AFTER: Duration = Duration::from_millis(500);
+/// Checkpoints for the sake of content alone take one part of so many of all time.
+const PART_OF_TIME: u32 = 20;
 
 const _: () = assert!(BUSY_TICK.as_millis() < TICK.as_millis());
 const _: () = assert!(TICK.as_millis() < QUIET_AFTER.as_millis(), "a quiet time spans several rounds");
@@ -70,6 +72,9 @@ pub(crate) struct Background {
     /// What `changes` was at the folder's last round.
     changes_seen: Mutex<u64>,
     pub(super) last_checkpoint: Mutex<Option<Instant>>,
+    /// Nanoseconds that the last checkpoint took. Written by the folder, and by calls of
+    /// `Volume::tick`. Relaxed: a hint how often there may be one.
+    took: AtomicU64,
     /// When it was last looked whether the logs are quiet.
     last_mark: Mutex<Option<Instant>>,
 }
@@ -256,7 +261,16 @@ fn is_checkpoint_due(persist: &Persist, p: &Pressure, bytes: usize, is_quiet: bo
     let short = space.reserved > space.free && bytes > 0;
     let quiet = is_quiet && bytes > QUIET_BYTES && since > QUIET_AFTER;
     let old = (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER;
-    p.log_bytes > LOG_LIMIT || old || quiet || short
+    p.log_bytes > LOG_LIMIT || old || quiet || short || is_content_due(persist, since)
+}
+
+/// Returns whether content that was written back waits for a checkpoint, which alone makes it
+/// durable, and none was made for as long as commits are apart; or longer, where they take so long
+/// that they would be more than a part of all time. `since`: the time since the last one.
+fn is_content_due(persist: &Persist, since: Duration) -> bool {
+    let took = Duration::from_nanos(persist.background.took.load(Ordering::Relaxed));
+    let pause = persist.options.commit_interval.max(PART_OF_TIME * took).min(CHECKPOINT_AFTER);
+    since > pause && persist.flush.lock().written() > 0
 }
 
 /// Returns whether a checkpoint is due for what it gives back to the host of a sparse image, which
@@ -279,12 +293,14 @@ fn is_memory_held(persist: &Persist) -> bool {
 
 /// Makes a checkpoint, and frees the memory of what it folded.
 fn fold_and_collect(persist: &Persist) -> Result<()> {
+    let began = Instant::now();
     // Else it writes the inodes of files that are gone, and the next one frees them.
     reaper::reap_for_checkpoint(persist)?;
     if host::put_off(checkpoint::checkpoint(persist))?.is_none() {
         *persist.background.last_checkpoint.lock() = Some(Instant::now());
         return Ok(());
     }
+    persist.background.took.store(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
     persist.reclaim.lock().fruitless = false;
     // What was removed is free memory only once the collector has come to it, which nothing
     // but use turns. Twice: the collector's own lists are let go of in the first.
@@ -323,6 +339,7 @@ fn write_back_old(persist: &Persist, age: Duration) {
 #[cfg(test)]
 mod tests {
     use super::CHECKPOINT_AFTER;
+    use crate::persist::testing::volume;
     use crate::{MountOptions, OpenOptions, Volume};
     use lanefs_store::device::{Device, MemoryDevice};
     use lanefs_store::{FormatOptions, Store};
@@ -375,6 +392,28 @@ mod tests {
         assert!(is_asked(), "many are");
         super::commit_round(persist, false).unwrap();
         assert!(!is_asked() && attached() < 64, "many: {} frames", attached());
+    }
+
+    /// Names came with the checkpoint, the content of a file after it: nothing was logged any more,
+    /// so nothing made the content durable, however long the volume was left alone.
+    #[test]
+    fn what_was_written_back_is_durable_though_nothing_is_logged_behind_it() {
+        let (v, device) = volume(16);
+        let (fs, persist) = (v.fs(), &v.0.persist);
+        let content = vec![7; 20_000];
+        fs.write("/f", &content).unwrap();
+        v.checkpoint().unwrap();
+        super::writeback::collect_dirty(persist);
+        super::write_back_old(persist, Duration::ZERO);
+        *persist.background.last_checkpoint.lock() = Some(Instant::now());
+        super::fold_round(persist, false).unwrap();
+        assert!(persist.flush.lock().written() > 0, "a checkpoint for each file would be too many");
+        let at = Instant::now().checked_sub(persist.options.commit_interval);
+        *persist.background.last_checkpoint.lock() = at;
+        super::fold_round(persist, false).unwrap();
+        assert_eq!(persist.flush.lock().written(), 0);
+        let left = device.after_crash();
+        assert!(left.fs().read("/f").unwrap() == content);
     }
 
     /// A fold may take seconds. What was logged meanwhile was committed behind it.
