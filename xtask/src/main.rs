@@ -41,7 +41,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   python-wheel --out DIR [--debug]   the module for Python as a wheel
   python-test [PYTEST'S ARGUMENTS]   its tests, with the wheel installed
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
-  killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small | full [--minutes N]]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
+  killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small | synced | idle | full [--minutes N]]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
   measure [--quick] [NAME..]   the figures that stand in docs/reports
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
   rocksdb-plugin --out DIR [--debug] [--rocksdb PREFIX]   lib/librocksdb_lanefs.so and include/lanefs_rocksdb.h below DIR

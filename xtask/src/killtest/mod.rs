@@ -1,6 +1,7 @@
 //! `cargo xtask killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small |
-//! synced]`: ends the process that serves a mount with `kill -9` at a random moment, over and over.
-//! `killtest full [--minutes N] [--seed S]` does it on a volume that is 90 % full (full.rs).
+//! synced | idle]`: ends the process that serves a mount with `kill -9` at a random moment, over
+//! and over. `killtest full [--minutes N] [--seed S]` does it on a volume that is 90 % full
+//! (full.rs).
 //!
 //! A round: a writer that keeps a ledger of what was acknowledged, and one of the real programs,
 //! work on the mount; the kill; `umount -l`; `lanefs fsck` must find nothing; the volume is mounted
@@ -8,9 +9,11 @@
 //! with its content, also that of the round before; databases that the program left behind must
 //! pass their own checks. Every second round is one on a small volume (small.rs); with "small" all
 //! are, with the names of programs none. With "synced" all are on a block device, where syncfs(2)
-//! is a promise, and it is the only one that is asked for (synced.rs).
+//! is a promise, and it is the only one that is asked for (synced.rs). With "idle" nothing is asked
+//! for, and the mount is left alone (idle.rs).
 
 mod full;
+mod idle;
 mod ledger;
 mod small;
 mod synced;
@@ -83,6 +86,7 @@ impl Totals {
 pub fn main(arguments: &[&str]) -> Result<(), String> {
     let (mut rounds, mut seed, mut ordered) = (100, 1, true);
     let (mut only_small, mut only_full, mut only_synced, mut minutes) = (false, false, false, 60);
+    let mut only_idle = false;
     let mut names: Vec<&'static str> = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -99,6 +103,7 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
             "small" => only_small = true,
             "full" => only_full = true,
             "synced" => only_synced = true,
+            "idle" => only_idle = true,
             other => match PROGRAMS.iter().find(|p| p.name == other) {
                 Some(program) => names.push(program.name),
                 None => {
@@ -109,6 +114,9 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
     }
     if only_full {
         return full::main(minutes, seed);
+    }
+    if only_idle {
+        return idle::main(rounds, seed);
     }
     if only_synced {
         return synced::main(rounds, ordered, seed);
