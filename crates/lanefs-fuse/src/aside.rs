@@ -28,6 +28,11 @@
 //!    and that includes what the kernel has gathered of it: while anybody has it open for writing,
 //!    its pages are written back before the rename. (A file that was closed has none.)
 //!
+//! A7 *Holes.* The kernel drops the pages of a range that is punched or zeroed when the call has
+//!    succeeded. Where it failed a part may be gone all the same, so they are dropped then. The
+//!    caller's locks keep nobody from that, but what the request has waited for may, so nobody
+//!    waits for it.
+//!
 //! No signal ends such a call: it waits until the requests are served, or the connection is cut. A
 //! server that is killed in one cannot end by itself; its watchdog cuts then ([`crate::watchdog`]).
 //!
@@ -81,6 +86,8 @@ enum Errand {
     Answer(Job),
     /// The kernel is to drop the name in the directory (A3).
     Forget(Ino, Vec<u8>),
+    /// The kernel is to drop the pages of the file (A7).
+    Drop(Ino),
 }
 
 type Running = (Sender<Errand>, JoinHandle<()>);
@@ -199,6 +206,14 @@ impl Aside {
         }
     }
 
+    /// Has the kernel drop the pages of a file, some time (A7).
+    pub(crate) fn drop_pages_soon(&self, ino: Ino) {
+        debug_assert!(ino.0 != 0, "a change of this file failed");
+        if self.device.is_some() && self.send(Errand::Drop(ino)).is_err() {
+            tracing::warn!("inode {}: stale pages may stay in the kernel's cache", ino.0);
+        }
+    }
+
     /// Gives the thread something to do.
     fn send(&self, errand: Errand) -> Result<(), Errno> {
         let mut running = self.running.lock().unwrap_or_else(|e| e.into_inner());
@@ -258,6 +273,10 @@ impl Aside {
                     Errand::Answer(job) => job,
                     Errand::Forget(dir, name) => {
                         drop_name(&mine, dir, &name);
+                        continue;
+                    }
+                    Errand::Drop(ino) => {
+                        flush_kernel_pages(&mine, ino);
                         continue;
                     }
                 };

@@ -296,9 +296,7 @@ pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let allocate = if adaptor.writeback { File::allocate_back } else { File::allocate };
     let done = allocate(&file, mode as i32, offset, length);
     if done.is_err() && mode as i32 & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
-        // Of the range a part may be gone, and the kernel keeps its pages when the call fails.
-        about_to_wait_for_requests();
-        adaptor.aside.flush_kernel_pages(req.ino);
+        adaptor.aside.drop_pages_soon(req.ino);
     }
     Ok(done?)
 }

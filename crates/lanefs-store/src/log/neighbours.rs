@@ -18,6 +18,7 @@
 
 use lanefs_format::checksum;
 use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
+use lanefs_sync::CachePadded;
 use lanefs_sync::lock::Mutex;
 use std::ops::RangeInclusive;
 use zerocopy::IntoBytes;
@@ -26,8 +27,11 @@ use zerocopy::IntoBytes;
 const ZONE: u64 = 64;
 /// Zones that are kept at the most.
 const KEPT_MOST: usize = 64;
-/// Zones of which it is known how many pieces were asked for.
-const WATCHED: usize = 64;
+/// Parts of what is kept, each with zones of its own, so that who reads in different places shares
+/// no line.
+const SHARDS: usize = 8;
+/// Zones of which it is known how many pieces were asked for, of each part.
+const WATCHED: usize = 8;
 /// Pieces of a zone that are read one by one.
 const PATIENCE: RangeInclusive<u8> = 2..=32;
 /// Blocks of a piece at the most: what is larger is worth a request.
@@ -47,8 +51,8 @@ struct Zone {
     turn: u64,
 }
 
-/// The zones that are kept, and those that are watched. One lock for all, on a line that all share
-/// who ask a device for something small; who finds it taken asks the device.
+/// The zones that are kept, and those that are watched, of one part. Written, under its lock, by
+/// who asks a device for something small there; who finds it taken asks the device.
 struct Zones {
     kept: Vec<Zone>,
     most: usize,
@@ -61,8 +65,8 @@ struct Zones {
 
 /// What is here of blocks that nobody asked for yet.
 pub(super) struct Neighbours {
-    /// `None` where nothing is kept in memory.
-    zones: Option<Mutex<Zones>>,
+    /// None where nothing is kept in memory.
+    shards: Box<[CachePadded<Mutex<Zones>>]>,
 }
 
 impl Zones {
@@ -99,7 +103,8 @@ impl Zones {
 
     /// Notes that a piece of a zone has to be read; returns whether the zone is to be.
     fn is_to_read(&mut self, number: u64) -> bool {
-        let watched = &mut self.watched[number as usize % WATCHED];
+        // Numbers of one part are as far apart as there are parts.
+        let watched = &mut self.watched[(number as usize / SHARDS) % WATCHED];
         if watched.0 != number {
             *watched = (number, 0);
         }
@@ -140,8 +145,10 @@ impl Zones {
 impl Neighbours {
     /// Keeps some for who may use so many bytes for blocks of the tree: half of that beside.
     pub fn new(bytes: usize) -> Neighbours {
-        let most = (bytes / 2 / (ZONE as usize * BLOCK_SIZE)).clamp(1, KEPT_MOST);
-        Neighbours { zones: (bytes > 0).then(|| Mutex::new(Zones::new(most))) }
+        let most = (bytes / 2 / (ZONE as usize * BLOCK_SIZE)).min(KEPT_MOST);
+        let shards = if bytes > 0 { most.clamp(1, SHARDS) } else { 0 };
+        let made = |_| CachePadded::new(Mutex::new(Zones::new((most / shards).max(1))));
+        Neighbours { shards: (0..shards).map(made).collect() }
     }
 
     /// Hands out the verified blocks of a small piece, with the place of each in `refs`: from what
@@ -156,13 +163,14 @@ impl Neighbours {
         mut to: impl FnMut(usize, &Block),
     ) -> bool {
         debug_assert!(refs.len() <= PIECE_MOST, "{} blocks are worth a request", refs.len());
-        let (Some(zones), Some(first)) = (&self.zones, refs.first()) else { return false };
+        let Some(first) = refs.first().filter(|_| !self.shards.is_empty()) else { return false };
         let size = segment.min(ZONE);
         let (number, from) = (first.addr.0 / size, (first.addr.0 % size) as usize);
         let is_run = refs.iter().enumerate().all(|(n, r)| r.addr == first.addr.plus(n as u64));
         if !segment.is_power_of_two() || !is_run || from + refs.len() > size as usize {
             return false;
         }
+        let zones = &self.shards[number as usize % self.shards.len()];
         {
             // Whoever else reads at this moment is not waited for.
             let Some(mut z) = zones.try_lock() else { return false };
@@ -207,7 +215,8 @@ mod tests {
         assert_eq!([5, 6, 7].map(|n| patience(z, n, ZONE as usize)), [2, 2, 2]);
         assert_eq!(z.kept.iter().map(|z| z.number).collect::<Vec<_>>(), [6, 7]);
         // One at the same place of those that are watched makes the other forgotten.
-        assert!(!z.is_to_read(100) && !z.is_to_read(100) && !z.is_to_read(100 + WATCHED as u64));
+        let other = 100 + (SHARDS * WATCHED) as u64;
+        assert!(!z.is_to_read(100) && !z.is_to_read(100) && !z.is_to_read(other));
         assert!(!z.is_to_read(100) && !z.is_to_read(100) && z.is_to_read(100));
     }
 

@@ -7,15 +7,13 @@
 //! be lost, and nothing of the model changes. But what a device that is replaced does not give is
 //! lost, and the answer says so: then what can be read without an error must have been written.
 
-use super::Run;
 use super::device::SimDevice;
+use super::{Before, Run};
 use crate::crash::image::{BLOCK, Image};
 use crate::crash::system::{Live, System};
 use lanefs::{Error, Volume};
-use lanefs_lab_model::model::Model;
 use lanefs_lab_model::op::{Op, Outcome, Tagged};
-use lanefs_lab_model::oracle::{History, Violation, broken};
-use lanefs_lab_model::target::Identities;
+use lanefs_lab_model::oracle::{Violation, broken};
 use lanefs_store::device::Device;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,13 +67,7 @@ impl Run {
 
     /// In half of the cases has files lie at the end of the volume, and nothing before them, so
     /// that they have to be moved where it is made smaller. All of it is durable.
-    pub(super) fn use_the_end(
-        &mut self,
-        live: &mut dyn Live,
-        model: &mut Model,
-        history: &mut History,
-        ids: &mut Identities,
-    ) -> Result<(), Violation> {
+    pub(super) fn use_the_end(&mut self, before: &mut Before<'_>) -> Result<(), Violation> {
         const CHUNK: u64 = 32 << 10;
         const FILE: u32 = 20_000;
         let rng = &mut self.changes;
@@ -84,7 +76,7 @@ impl Run {
         }
         let all = (self.shape.blocks * BLOCK) as u64;
         let (low, files) = (all * (10 + rng.below(50)) / 100, 1 + rng.below(8));
-        let mut call = |op: Op| Self::prepare(live, (model, history, ids), op);
+        let mut call = |op: Op| before.call(op);
         let open = |fd: u8, path: &str| Op::Open {
             fd,
             path: path.into(),
@@ -94,8 +86,7 @@ impl Run {
         let write = |fd, offset, tag, len| Op::Pwrite { fd, offset, data: Tagged { tag, len } };
         let mut done = call(open(100, "/low"));
         // As much as fits, in any case.
-        let chunks = 0..low / CHUNK;
-        let _ = chunks.into_iter().all(|n| call(write(100, n * CHUNK, 2000 + n as u32, CHUNK as u32)));
+        let _ = (0..low / CHUNK).all(|n| call(write(100, n * CHUNK, 2000 + n as u32, CHUNK as u32)));
         done &= call(Op::Sync);
         for n in 0..files {
             let fd = 101 + n as u8;

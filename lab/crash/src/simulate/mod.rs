@@ -268,6 +268,36 @@ struct Ended {
     moment: (usize, usize),
 }
 
+/// What is made before a history, and is a part of it.
+struct Before<'a> {
+    live: &'a mut dyn Live,
+    model: &'a mut Model,
+    history: &'a mut History,
+    ids: &'a mut Identities,
+}
+
+impl Before<'_> {
+    /// Makes a call. Returns false if it failed: then it is no part of the history.
+    fn call(&mut self, op: Op) -> bool {
+        let mut trial = self.model.clone();
+        let want = trial.apply(Who::Root, &op);
+        let changes = trial.take_changes();
+        let got = self.live.call(Who::Root, &op);
+        if got != want && !matches!((&want, &got), (Outcome::Attr(_), Outcome::Attr(_))) {
+            return false;
+        }
+        *self.model = trial;
+        for c in &changes {
+            if let Change::New { id, .. } = c {
+                find_new(self.live, self.model, self.ids, &op, *id);
+            }
+        }
+        self.history.steps.push(op.into());
+        self.history.changes.push(changes);
+        true
+    }
+}
+
 impl Run {
     fn note(&mut self, word: u64) {
         self.report.trace = (self.report.trace.rotate_left(9) ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -382,12 +412,13 @@ impl Run {
             lanefs_lab_model::model::ROOT,
         );
         let is_filled = self.rng.one_in(3);
+        let mut before = Before { live: &mut *live, model: &mut model, history: &mut history, ids: &mut ids };
         if is_filled {
-            self.fill(&mut *live, &mut model, &mut history, &mut ids)?;
+            self.fill(&mut before)?;
         }
         let mut changes = self.changes_of(len);
         if !is_filled && !changes.is_empty() {
-            self.use_the_end(&mut *live, &mut model, &mut history, &mut ids)?;
+            self.use_the_end(&mut before)?;
         }
         let mut rates = self.rates();
         if !changes.is_empty() {
@@ -526,48 +557,18 @@ impl Run {
         Ok(Ended { moment: moment.unwrap_or((n, n)), history })
     }
 
-    /// Makes a call before the history, which is a part of it. Returns false if it failed.
-    fn prepare(
-        live: &mut dyn Live,
-        (model, history, ids): (&mut Model, &mut History, &mut Identities),
-        op: Op,
-    ) -> bool {
-        let mut trial = model.clone();
-        let want = trial.apply(Who::Root, &op);
-        let changes = trial.take_changes();
-        let got = live.call(Who::Root, &op);
-        if got != want && !matches!((&want, &got), (Outcome::Attr(_), Outcome::Attr(_))) {
-            return false;
-        }
-        *model = trial;
-        for c in &changes {
-            if let Change::New { id, .. } = c {
-                find_new(live, model, ids, &op, *id);
-            }
-        }
-        history.steps.push(op.into());
-        history.changes.push(changes);
-        true
-    }
-
     /// Fills the volume with one file but for a few blocks, all of it durable. On the largest
     /// volume that takes more page frames than the cache has. In half of the cases there are files
     /// of islands in a sea of holes, of which each has nodes of the map for itself; then they are
     /// written over, which must not be refused, and not found to lack space later.
-    fn fill(
-        &mut self,
-        live: &mut dyn Live,
-        model: &mut Model,
-        history: &mut History,
-        ids: &mut Identities,
-    ) -> Result<(), Violation> {
+    fn fill(&mut self, before: &mut Before<'_>) -> Result<(), Violation> {
         const CHUNK: u64 = 32 << 10;
         /// Files of islands, each no longer than what is read at once where it is judged.
         const SEAS: u64 = 8;
         const READ_MAX: u64 = 15 << 20;
         *self.report.faults.entry("volume filled").or_default() += 1;
         let mut offset = 0;
-        let mut call = |op: Op, may_fail: bool| match Self::prepare(live, (model, history, ids), op.clone()) {
+        let mut call = |op: Op, may_fail: bool| match before.call(op.clone()) {
             false if !may_fail => Err(broken("E4", format!("filling: {op:?} failed"))),
             done => Ok(done),
         };
