@@ -52,6 +52,7 @@ fn all_constants_are_those_of_the_document() {
         ("ALWAYS", pack::ALWAYS.into()),
         ("PAIRED", PAIRED.into()),
         ("FAR_BLOCKS", FAR_BLOCKS),
+        ("MAX_DEVICE_BYTES", MAX_DEVICE_BYTES),
         ("MAX_MLOGS", MAX_MLOGS.into()),
         ("LABEL_MAX", LABEL_MAX as u64),
         ("SLOT_BLOCKS", SLOT_BLOCKS.into()),

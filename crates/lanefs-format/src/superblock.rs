@@ -50,6 +50,8 @@ pub const PREALLOCATION: u64 = 1;
 pub const PACKED_INODES: u64 = 2;
 /// Blocks at the end of a device that hold these copies: of the superblock, and of each slot.
 pub const FAR_BLOCKS: u64 = 3;
+/// A device has fewer bytes than this, the copies at its end included.
+pub const MAX_DEVICE_BYTES: u64 = 1 << 56;
 /// Features known that only writers must know: with an unknown one the volume may still be read.
 pub const FEATURES_READ_COMPATIBLE: u64 = FAR_COPIES | TWO_COPIES;
 /// Incompatible features known: with an unknown one the volume cannot be opened.
@@ -497,7 +499,7 @@ impl Superblock {
             rule(self.devices[..i].iter().all(|o| o.uuid != d.uuid), "device identity used twice")?;
             let segments = self.layout.segments(d.blocks);
             rule(
-                d.blocks < (1 << (56 - BLOCK_SHIFT)) - FAR_BLOCKS
+                d.blocks < (MAX_DEVICE_BYTES >> BLOCK_SHIFT) - FAR_BLOCKS
                     && segments > u64::from(self.layout.reserved_segments),
                 "device size",
             )?;

@@ -46,6 +46,9 @@ fn an_image_grows_and_never_shrinks() {
     at(&["fsck", "v.lane"]).ok();
     at(&["grow", "v.lane", "--size", "100M"]).fails(1, &["v.lane", "cannot be made smaller"]);
     at(&["grow", "v.lane", "--size", "201330688"]).fails(1, &["at least"]);
+    at(&["grow", "v.lane", "--size", "1E"]).fails(1, &["v.lane", "less than 64 PiB"]);
+    at(&["mkfs", "new.lane", "--size", "1E"]).fails(1, &["choose a smaller size"]);
+    assert!(!dir.path().join("new.lane").exists());
     assert_eq!(size(dir.path(), "v.lane"), 192 * MIB);
     let run = at(&["grow", "v.lane", "--size", "192M"]).ok();
     assert!(run.out.contains("as before"), "{run:?}");

@@ -98,10 +98,7 @@ impl FileDevice {
         if let Err(e) = rustix::fs::ftruncate(&fd, size) {
             // Best effort: the file is of no use to anybody.
             let _ = rustix::fs::unlink(path);
-            let why = format!(
-                "cannot be made {size} bytes long: {e}; choose a smaller size or another file system"
-            );
-            return Err(not(e, why));
+            return Err(not(e, cannot_be_made(size, e)));
         }
         // A file whose name is not durable is gone after a crash, whatever is synced into it.
         let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -351,7 +348,14 @@ impl Device for FileDevice {
                 return Err(fail(Errno::ROFS));
             }
             may_be_written_to(&self.name, bytes)?;
-            rustix::fs::ftruncate(&self.file, bytes).map_err(fail)?;
+            rustix::fs::ftruncate(&self.file, bytes).map_err(|e| match e {
+                Errno::FBIG | Errno::INVAL => StoreError::NotOpened {
+                    device: self.name.clone(),
+                    why: cannot_be_made(bytes, e),
+                    errno: e.raw_os_error(),
+                },
+                e => fail(e),
+            })?;
             // The new length is durable before anything relies on it.
             rustix::fs::fsync(&self.file).map_err(fail)?;
         }
@@ -439,6 +443,11 @@ fn mount_of(dev: &str) -> Option<String> {
 
 /// What to do about the limit of a file's size.
 const LIMIT: &str = "raise that limit (`ulimit -f unlimited`, or LimitFSIZE= of systemd)";
+
+/// Returns why a file is not made so long.
+fn cannot_be_made(bytes: u64, e: Errno) -> String {
+    format!("cannot be made {bytes} bytes long: {e}; choose a smaller size or another file system")
+}
 
 /// Refuses an image of so many bytes if the process may not write files that are so long. It would
 /// be ended by a signal when it first writes behind its limit, or fail with what it had accepted.

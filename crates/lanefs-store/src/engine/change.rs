@@ -53,8 +53,10 @@ use crate::error::{Result, StoreError};
 use crate::log::io::Write;
 use crate::log::slots::read_slot;
 use crate::log::space::SEGMENTS_PER_MLOG;
-use crate::log::superblocks::{MIN_SEGMENTS, encode_copies, random, refuse_volume, take_away, write_again};
-use lanefs_format::superblock::{DeviceEntry, MAX_DEVICES, Superblock, Uuid};
+use crate::log::superblocks::{
+    MIN_SEGMENTS, TOO_LARGE, encode_copies, random, refuse_volume, take_away, write_again,
+};
+use lanefs_format::superblock::{DeviceEntry, MAX_DEVICE_BYTES, MAX_DEVICES, Superblock, Uuid};
 use lanefs_format::{BLOCK_SHIFT, Block, BlockAddr};
 use std::sync::Arc;
 
@@ -122,10 +124,14 @@ impl Change<'_> {
                     format_args!("{b} bytes would add no segment; give at least {least}"),
                 );
             }
+            Some(b) if b >= MAX_DEVICE_BYTES => return invalid(&**device, TOO_LARGE),
             _ => {}
         }
         device.lengthen(bytes.unwrap_or(0))?;
         let size = bytes.unwrap_or(device.size());
+        if size >= MAX_DEVICE_BYTES {
+            return invalid(&**device, TOO_LARGE);
+        }
         if device.size() < size {
             return invalid(
                 &**device,
@@ -182,6 +188,9 @@ impl Change<'_> {
             refuse_volume(&*device)?;
         }
         let far = old.far_blocks();
+        if device.size() >= MAX_DEVICE_BYTES {
+            return invalid(&*device, TOO_LARGE);
+        }
         let blocks = (device.size() >> BLOCK_SHIFT).saturating_sub(far);
         let geometry = &self.0.log.segments.geometry;
         let first = geometry.total();

@@ -11,13 +11,13 @@ use crate::engine::maintenance::Maintenance;
 use crate::engine::{Engine, Parts};
 use crate::error::{Result, StoreError};
 use crate::log::segment::{Geometry, SegmentTable};
-use crate::log::superblocks::{MIN_SEGMENTS, encode_copies, random, refuse_volume, take_away};
+use crate::log::superblocks::{MIN_SEGMENTS, TOO_LARGE, encode_copies, random, refuse_volume, take_away};
 use crate::log::usage_table::UsageTable;
 use crate::tree::inode_table::InodeTable;
 use lanefs_format::slot::{SLOT_BLOCKS, Slot};
 use lanefs_format::superblock::{
-    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, PACKED_INODES,
-    PREALLOCATION, Superblock, TWO_COPIES, Uuid,
+    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_DEVICE_BYTES, MAX_MLOGS,
+    MIN_SEGMENT_BLOCKS, PACKED_INODES, PREALLOCATION, Superblock, TWO_COPIES, Uuid,
 };
 use lanefs_format::{Attrs, BLOCK_SHIFT, FIRST_INO, ROOT_INO};
 use std::sync::Arc;
@@ -33,6 +33,9 @@ fn volume_blocks(size: u64) -> u64 {
 fn geometry(o: &FormatOptions, blocks: &[u64]) -> Result<(Layout, Geometry)> {
     if blocks.is_empty() {
         return Err(StoreError::Invalid("a volume needs a device".into()));
+    }
+    if blocks.iter().any(|b| *b >= (MAX_DEVICE_BYTES >> BLOCK_SHIFT) - FAR_BLOCKS) {
+        return Err(StoreError::Invalid(TOO_LARGE.into()));
     }
     if !(1..=2).contains(&o.metadata_copies) {
         return Err(StoreError::Invalid(format!("{} copies of metadata; 1 or 2", o.metadata_copies)));

@@ -241,9 +241,12 @@ fn what_cannot_be_grown_or_named_is_refused_and_nothing_is_changed() {
         (SMALL - 4096, "cannot be made smaller"),
         (4096, "cannot be made smaller"),
         (SMALL + 4096, "no segment"),
+        (1 << 56, "less than 64 PiB"),
+        (1 << 62, "less than 64 PiB"),
     ] {
         let e = s.grow(Some(bytes)).unwrap_err().to_string();
         assert!(e.contains(word), "{bytes}: {e}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), SMALL, "made longer for nothing");
     }
     assert!(s.set_label(&"x".repeat(65)).is_err() && s.set_label("a\nb").is_err());
     assert_eq!(s.grow(Some(SMALL)).unwrap(), Grown { before: SMALL, after: SMALL });
