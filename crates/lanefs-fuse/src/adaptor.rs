@@ -99,6 +99,11 @@ impl Adaptor {
         let closing = Arc::new(Closing::new(config.shared || guest));
         let keeper = Arc::clone(&known);
         volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
+        let open = Arc::clone(&handles);
+        let gathers = agreed.writeback && !agreed.stateless;
+        volume.write_gathered(
+            gathers.then(|| -> Box<dyn Fn() -> Vec<Ino> + Send + Sync> { Box::new(move || open.written()) }),
+        );
         let adaptor = Adaptor {
             reports: Reports::new(Reporter::new(volume.clone(), Arc::clone(&counts))),
             volume,
@@ -164,6 +169,7 @@ impl Adaptor {
     pub(crate) fn end(&self) {
         self.aside.stop();
         self.volume.keep_unnamed(None);
+        self.volume.write_gathered(None);
     }
 
     /// Returns the open file of a request about `ino`: that of its handle, or one that is opened

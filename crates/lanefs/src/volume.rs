@@ -458,6 +458,15 @@ impl Volume {
         *keeper = keeps;
     }
 
+    /// Has the background write content of these inodes within [`MountOptions::commit_interval`]
+    /// in place of [`MountOptions::dirty_expire`]: for front ends whose kernel gathers writes
+    /// ([`crate::File::write_back_at`]), and hands over what a file has that is still open when it
+    /// is that old already. `open` names the files that are open for writing; it is asked between
+    /// rounds, never while a caller waits. `None` ends this.
+    pub fn write_gathered(&self, open: Option<Box<dyn Fn() -> Vec<Ino> + Send + Sync>>) {
+        *self.0.persist.gathered.lock() = open;
+    }
+
     /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls
     /// fail with EIO, but another close does nothing. All that returned before is durable when this
     /// returns. While the host of a sparse image has no space it waits; [`Volume::shutdown`] ends

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 /// What is written stays without a checkpoint for 30 s, and 5 s more, on a mount that does little.
 /// The rest is for slow machines: what is late by more was forgotten.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
-/// A line of a file that stays open lies in the kernel's cache first, for 30 s and more.
-const OLD: Duration = Duration::from_secs(90);
+/// A line of a file that stays open lies in the kernel's cache first, for 30 to 35 s, and then as
+/// long as commits are apart, twice. The rest is for slow machines.
+const OLD: Duration = Duration::from_secs(60);
 /// Files that are made.
 const FILES: u64 = 60;
 /// Bytes of a file at the most.
@@ -69,6 +70,8 @@ fn round(v: &mut Volume, busy: bool, random: &mut Rng) -> Result<usize, String> 
         }
     }
     let mut log = std::fs::File::options().append(true).create(true).open(mnt.join("log")).map_err(io)?;
+    let mut open = std::fs::File::create(mnt.join("open")).map_err(io)?;
+    open.write_all(&content(FILES, 10_000).0).map_err(io)?;
     let began = Instant::now();
     let mut written = Vec::new();
     while began.elapsed() < LEFT_ALONE * if busy { 2 } else { 1 } {
@@ -80,7 +83,7 @@ fn round(v: &mut Volume, busy: bool, random: &mut Rng) -> Result<usize, String> 
     }
     let old = written.iter().filter(|at| at.elapsed() > OLD).count();
     v.kill_server()?;
-    drop(log);
+    drop((log, open));
     v.kill()?;
     v.fsck()?;
     v.mount()?;
@@ -90,6 +93,10 @@ fn round(v: &mut Volume, busy: bool, random: &mut Rng) -> Result<usize, String> 
         if is != if n % 5 == 0 { after } else { before } {
             return Err(format!("file {n}: {} of {len} bytes, or others than were written", is.len()));
         }
+    }
+    let is = std::fs::read(mnt.join("open")).map_err(|e| format!("the file that was open: {e}"))?;
+    if is != content(FILES, 10_000).0 {
+        return Err(format!("the file that was open: {} of 10000 bytes", is.len()));
     }
     let lines = std::fs::read_to_string(mnt.join("log")).map_err(io)?.lines().count();
     match lines >= old {

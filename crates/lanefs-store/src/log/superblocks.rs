@@ -64,8 +64,7 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
 /// The fewest segments a volume can have.
 pub(crate) const MIN_SEGMENTS: u32 = 16;
 
-/// Why a device is refused that has [`MAX_DEVICE_BYTES`](lanefs_format::superblock::MAX_DEVICE_BYTES)
-/// and more.
+/// Why a device is refused that has [`lanefs_format::superblock::MAX_DEVICE_BYTES`] and more.
 pub(crate) const TOO_LARGE: &str = "a device of a volume has less than 64 PiB; choose a smaller size";
 
 /// Returns random bytes.

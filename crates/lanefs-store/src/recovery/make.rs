@@ -16,8 +16,8 @@ use crate::log::usage_table::UsageTable;
 use crate::tree::inode_table::InodeTable;
 use lanefs_format::slot::{SLOT_BLOCKS, Slot};
 use lanefs_format::superblock::{
-    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_DEVICE_BYTES, MAX_MLOGS,
-    MIN_SEGMENT_BLOCKS, PACKED_INODES, PREALLOCATION, Superblock, TWO_COPIES, Uuid,
+    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_DEVICE_BYTES, MAX_MLOGS, MIN_SEGMENT_BLOCKS,
+    PACKED_INODES, PREALLOCATION, Superblock, TWO_COPIES, Uuid,
 };
 use lanefs_format::{Attrs, BLOCK_SHIFT, FIRST_INO, ROOT_INO};
 use std::sync::Arc;

@@ -18,8 +18,10 @@ use crate::persist::reaper;
 use crate::persist::reclaim;
 use crate::persist::worker::{self, Rounds, Worker};
 use crate::persist::writeback;
+use lanefs_format::Ino;
 use lanefs_store::Pressure;
 use lanefs_sync::lock::Mutex;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -77,6 +79,8 @@ pub(crate) struct Background {
     took: AtomicU64,
     /// When it was last looked whether the logs are quiet.
     last_mark: Mutex<Option<Instant>>,
+    /// When it was last looked what a kernel has gathered.
+    last_hastened: Mutex<Option<Instant>>,
 }
 
 impl Background {
@@ -326,13 +330,40 @@ fn exceeds_share(persist: &Persist, bytes: usize) -> bool {
     bytes > (persist.budget.meta_limit / 4) as usize
 }
 
-/// Writes back what has been dirty for `age`.
+/// Writes back what has been dirty for `age`, and with it what will have been soon: a few at each
+/// round would be many small writes.
 fn write_back_old(persist: &Persist, age: Duration) {
-    let old = persist.flush.lock().queue.iter().take_while(|d| d.0.elapsed() >= age).count();
+    hasten_gathered(persist);
+    let old = {
+        let q = persist.flush.lock();
+        let older = |age: Duration| q.queue.iter().take_while(|d| d.0.elapsed() >= age).count();
+        match older(age) {
+            0 => 0,
+            _ => older(age.saturating_sub(persist.options.commit_interval.min(age / 2))),
+        }
+    };
     if old > 0 {
         // A page budget per round keeps the thread responsive; the rest follows in the next
         // one.
-        let _ = writeback::write_back_with_helpers(persist, 64 * 1024);
+        let _ = writeback::write_back_first(persist, old, 64 * 1024);
+    }
+}
+
+/// Has content written that a kernel has gathered and then handed over, though its file is still
+/// open: it is as old as content may be. Once in the time between commits.
+fn hasten_gathered(persist: &Persist) {
+    let gathered = persist.gathered.lock();
+    let Some(gathered) = &*gathered else { return };
+    let mut last = persist.background.last_hastened.lock();
+    let now = Instant::now();
+    if now.duration_since(*last.get_or_insert(now)) < persist.options.commit_interval {
+        return;
+    }
+    *last = Some(now);
+    let inodes: HashSet<Ino> = gathered().into_iter().collect();
+    debug_assert!(!inodes.contains(&Ino(0)), "no inode is open");
+    if let Some(since) = now.checked_sub(persist.options.dirty_expire).filter(|_| !inodes.is_empty()) {
+        persist.flush.lock().hasten(&inodes, since);
     }
 }
 
@@ -414,6 +445,56 @@ mod tests {
         assert_eq!(persist.flush.lock().written(), 0);
         let left = device.after_crash();
         assert!(left.fs().read("/f").unwrap() == content);
+    }
+
+    /// A kernel that gathers writes hands over what is as old as content may be. It waited as long
+    /// here once more, where its file was still open.
+    #[test]
+    fn what_a_kernel_has_gathered_of_an_open_file_is_written_with_the_next_commit() {
+        let (v, _) = volume(16);
+        let (fs, persist) = (v.fs(), &v.0.persist);
+        let dirty = |name: &str| {
+            fs.stat(name).is_ok_and(|s| {
+                let guard = crossbeam_epoch::pin();
+                persist.memfs.inodes.get(s.ino, &guard).is_some_and(|i| i.has_dirty())
+            })
+        };
+        let round = |past: Duration| {
+            let at = Instant::now().checked_sub(past);
+            *persist.background.last_hastened.lock() = at;
+            super::writeback::collect_dirty(persist);
+            super::write_back_old(persist, persist.options.dirty_expire);
+        };
+        let content = vec![7; 20_000];
+        fs.write("/closed", &content).unwrap();
+        fs.write("/open", &content).unwrap();
+        let open = fs.stat("/open").unwrap().ino;
+        round(persist.options.commit_interval);
+        assert!(dirty("/open") && dirty("/closed"), "no kernel gathers anything");
+        v.write_gathered(Some(Box::new(move || vec![open])));
+        round(Duration::ZERO);
+        assert!(dirty("/open"), "it was looked just now");
+        round(persist.options.commit_interval);
+        assert!(!dirty("/open"), "it is old");
+        assert!(dirty("/closed"), "it was handed over when it was closed, and may be gone soon");
+    }
+
+    /// A file that was made just now was written with each that was old, and removed a moment
+    /// later.
+    #[test]
+    fn what_is_young_is_not_written_with_what_is_old() {
+        let (v, _) = volume(16);
+        let (fs, persist) = (v.fs(), &v.0.persist);
+        let ages = [("/old", 30), ("/nearly", 27), ("/young", 1)].map(|(name, seconds)| {
+            fs.write(name, vec![7; 20_000]).unwrap();
+            super::writeback::collect_dirty(persist);
+            let at = Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+            (at, fs.stat(name).unwrap().ino)
+        });
+        persist.flush.lock().queue = ages.into();
+        super::write_back_old(persist, persist.options.dirty_expire);
+        let left: Vec<_> = persist.flush.lock().queue.iter().map(|d| d.1).collect();
+        assert_eq!(left, [ages[2].1]);
     }
 
     /// A fold may take seconds. What was logged meanwhile was committed behind it.

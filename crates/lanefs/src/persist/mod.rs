@@ -84,6 +84,8 @@ use unsynced::FlushQueue;
 
 /// A predicate of somebody outside: whether an inode is still known there.
 pub(crate) type Keeper = Box<dyn Fn(Ino) -> bool + Send + Sync>;
+/// Returns inodes of a front end: see `Volume::write_gathered`.
+pub(crate) type Gathered = Box<dyn Fn() -> Vec<Ino> + Send + Sync>;
 
 /// The part of a volume that brings its changes to its store. It owns the core, and is one to
 /// whoever needs no more.
@@ -122,6 +124,8 @@ pub(crate) struct Persist {
     pub keeps_much: CachePadded<AtomicBool>,
     /// Whether a front end still knows an inode without a name; asked by the reaper only.
     pub keeper: CachePadded<Mutex<Option<Keeper>>>,
+    /// The open files of which a kernel gathers writes; asked by the folder only.
+    pub gathered: CachePadded<Mutex<Option<Gathered>>>,
 }
 
 impl Persist {
@@ -146,6 +150,7 @@ impl Persist {
             ahead: Arc::default(),
             keeps_much: Default::default(),
             keeper: Default::default(),
+            gathered: Default::default(),
         }
     }
 }

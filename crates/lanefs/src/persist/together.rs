@@ -355,7 +355,8 @@ mod tests {
         v.sync().unwrap();
         // The same without a flush for each, and a checkpoint behind it.
         (0..400).for_each(|n| fs.write(name(n), content(n + 1)).unwrap());
-        assert!(writeback::write_back_with_helpers(&v.0.persist, 100_000).unwrap() >= 800);
+        writeback::collect_dirty(&v.0.persist);
+        assert!(writeback::write_back_first(&v.0.persist, 800, 100_000).unwrap() >= 800);
         v.checkpoint().unwrap();
         let left = after_crash(&device);
         (0..400).for_each(|n| assert!(left.read(name(n)).unwrap() == content(n + 1), "file {n}, again"));

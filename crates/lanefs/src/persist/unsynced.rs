@@ -16,7 +16,7 @@ use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::Ino;
 use lanefs_sync::lock::MutexGuard;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Instant;
 
 /// A write of the inode is under way.
@@ -66,6 +66,16 @@ impl FlushQueue {
     /// Returns how many inodes are not durable.
     pub fn written(&self) -> usize {
         self.unsynced.len()
+    }
+
+    /// Has these inodes written before the others, as if they were dirty since `since`.
+    pub fn hasten(&mut self, inodes: &HashSet<Ino>, since: Instant) {
+        let all = self.queue.len();
+        let (first, others): (VecDeque<_>, VecDeque<_>) =
+            self.queue.drain(..).partition(|(_, ino)| inodes.contains(ino));
+        self.queue.extend(first.into_iter().map(|(at, ino)| (at.min(since), ino)));
+        self.queue.extend(others);
+        debug_assert_eq!(self.queue.len(), all, "an inode was lost, or made up");
     }
 
     /// Returns the moment up to which a checkpoint that begins now covers writes.

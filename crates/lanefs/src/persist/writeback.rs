@@ -80,9 +80,15 @@ pub(crate) fn write_back_inode<'c>(
 /// wrote, if that were not fewer for want of space on a host ([`HOST_PENDING`]).
 pub(crate) fn write_back_some(persist: &Persist, want: usize) -> Result<usize> {
     collect_dirty(persist);
-    let (mut done, mut pending) = (0, None);
     // As many as are queued now: what is put back must not make this loop forever.
-    let mut turns = persist.flush.lock().queue.len();
+    let turns = persist.flush.lock().queue.len();
+    write_back_turns(persist, turns, want)
+}
+
+/// Does so with so many inodes of the queue at most.
+fn write_back_turns(persist: &Persist, mut turns: usize, want: usize) -> Result<usize> {
+    debug_assert!(want > 0, "nothing is wanted");
+    let (mut done, mut pending) = (0, None);
     while done < want && pending.is_none() {
         // One for each group: thousands of writes would hold back all that others let go meanwhile.
         let guard = crossbeam_epoch::pin();
@@ -120,13 +126,13 @@ pub(crate) fn write_back_some(persist: &Persist, want: usize) -> Result<usize> {
     }
 }
 
-/// Does so with several threads, where many inodes are queued: each writes a share of `want`.
-pub(super) fn write_back_with_helpers(persist: &Persist, want: usize) -> Result<usize> {
-    collect_dirty(persist);
-    let threads = threads_for(persist, persist.flush.lock().queue.len());
+/// Does so with the first `inodes` of the queue, and with several threads, where these are many:
+/// each writes a share of them and of `want`.
+pub(super) fn write_back_first(persist: &Persist, inodes: usize, want: usize) -> Result<usize> {
+    let threads = threads_for(persist, inodes);
     debug_assert!(threads > 0 && want > 0, "nobody is to write, or nothing");
-    let share = want.div_ceil(threads);
-    let done = parallel::map(vec![share; threads], |share| write_back_some(persist, share));
+    let share = (inodes.div_ceil(threads), want.div_ceil(threads));
+    let done = parallel::map(vec![share; threads], |(turns, want)| write_back_turns(persist, turns, want));
     done.into_iter().sum()
 }
 
