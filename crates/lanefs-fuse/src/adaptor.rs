@@ -99,11 +99,10 @@ impl Adaptor {
         let closing = Arc::new(Closing::new(config.shared || guest));
         let keeper = Arc::clone(&known);
         volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
-        let open = Arc::clone(&handles);
-        let gathers = agreed.writeback && !agreed.stateless;
-        volume.write_gathered(
-            gathers.then(|| -> Box<dyn Fn() -> Vec<Ino> + Send + Sync> { Box::new(move || open.written()) }),
-        );
+        volume.write_gathered(match agreed.writeback && !agreed.stateless {
+            true => Some(Box::new(handles.all_written())),
+            false => None,
+        });
         let adaptor = Adaptor {
             reports: Reports::new(Reporter::new(volume.clone(), Arc::clone(&counts))),
             volume,

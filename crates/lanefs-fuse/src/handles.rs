@@ -119,7 +119,8 @@ pub(crate) struct Handles {
     shards: Vec<Shard>,
     /// `None`: handles are addresses.
     numbers: Option<Vec<Numbers>>,
-    inodes: Vec<Inodes>,
+    /// Shared with who asks for those that are open while it must keep no file open.
+    inodes: Arc<Vec<Inodes>>,
     /// The number of handles with O_DIRECT. On a line of its own: every read looks at it.
     ///
     /// Changed by who inserts or removes such a handle, under the lock of its inode's shard; loaded
@@ -133,6 +134,17 @@ pub(crate) struct Handles {
 #[derive(Default)]
 /// A value on a cache line of its own.
 struct Apart<T>(T);
+
+/// Returns the inodes that may be written.
+fn written(shards: &[Inodes]) -> Vec<Ino> {
+    debug_assert_eq!(shards.len(), SHARDS);
+    let mut all = Vec::new();
+    for shard in shards {
+        let inodes = shard.0.lock().unwrap_or_else(|e| e.into_inner());
+        all.extend(inodes.iter().filter(|(_, o)| o.writers > 0).map(|(ino, _)| *ino));
+    }
+    all
+}
 
 /// Returns the shard of the calling thread.
 fn my_shard() -> usize {
@@ -196,7 +208,7 @@ impl Handles {
         Handles {
             numbers: None,
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            inodes: (0..SHARDS).map(|_| Inodes::default()).collect(),
+            inodes: Arc::new((0..SHARDS).map(|_| Inodes::default()).collect()),
             direct: Apart::default(),
         }
     }
@@ -216,12 +228,13 @@ impl Handles {
 
     /// Returns the inodes that the kernel may hold unwritten pages of.
     pub(crate) fn written(&self) -> Vec<Ino> {
-        let mut all = Vec::new();
-        for shard in &self.inodes {
-            let inodes = shard.0.lock().unwrap_or_else(|e| e.into_inner());
-            all.extend(inodes.iter().filter(|(_, o)| o.writers > 0).map(|(ino, _)| *ino));
-        }
-        all
+        written(&self.inodes)
+    }
+
+    /// Returns a function that does the same, and keeps no file open.
+    pub(crate) fn all_written(&self) -> impl Fn() -> Vec<Ino> + Send + Sync + use<> {
+        let inodes = Arc::clone(&self.inodes);
+        move || written(&inodes)
     }
 
     /// Takes note that the kernel is about to read pages of a file into its cache. Called before
