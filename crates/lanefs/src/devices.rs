@@ -1,7 +1,7 @@
 //! Which device of a volume a name means, and what the store needs from above to change them.
 
 use crate::error::Error;
-use crate::persist::{Persist, checkpoint, host};
+use crate::persist::{Persist, checkpoint, free, host};
 use lanefs_store::StoreError;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -49,6 +49,14 @@ pub(crate) fn not_the_last(path: &Path, names: &[String], what: &str) -> Error {
              device after device ({all}){instead}"
         ))),
         None => none_of(path, names),
+    }
+}
+
+/// Frees what was removed until now, before a volume is to have less space: it would be moved, or
+/// count as what does not fit.
+pub(crate) fn before_less(persist: &Persist) {
+    if let Err(e) = free::free_all(persist) {
+        tracing::debug!("freeing what was removed: {e}");
     }
 }
 

@@ -249,6 +249,7 @@ impl Volume {
     pub fn shrink(&self, bytes: u64) -> Result<Grown> {
         let persist = &self.0.persist;
         persist.check_alive()?;
+        devices::before_less(persist);
         let done = persist.store.shrink_device(bytes, &devices::fold(persist)).map_err(Error::from);
         let done = persist.promised(done)?;
         debug_assert!(done.after < done.before, "it is made smaller: {done:?}");
@@ -294,6 +295,7 @@ impl Volume {
         if devices::place_of(image, &names).is_none_or(|n| n + 1 < names.len()) {
             return Err(devices::not_the_last(image, &names, "be removed"));
         }
+        devices::before_less(persist);
         persist.promised(persist.store.remove_device(&devices::fold(persist)).map_err(Error::from))
     }
 

@@ -71,8 +71,12 @@ pub(crate) fn free_removed(persist: &Persist) -> Result<()> {
     freed
 }
 
-/// Ends what has lost its last name by now, and makes a checkpoint if that is worth one.
-fn free_all(persist: &Persist) -> Result<()> {
+/// Ends what has lost its last name by now, and makes a checkpoint if that is worth one. Does
+/// nothing where nothing can be written, or a host has no space.
+pub(crate) fn free_all(persist: &Persist) -> Result<()> {
+    if persist.writable().is_err() || persist.store.is_host_short() {
+        return Ok(());
+    }
     reaper::reap_for_checkpoint(persist)?;
     if persist.reaper.lock().has_waiting() {
         // A front end may be about to learn that nobody knows them any more.

@@ -2,7 +2,7 @@
 
 use crate::{after_crash, options, reopen, root, volume_as, volume_with};
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Order, Volume};
-use lanefs_store::device::{Device, MemoryDevice};
+use lanefs_store::device::{Device, FileDevice, MemoryDevice};
 use lanefs_store::{FormatOptions, Store};
 use lanefs_sync::random::Rng;
 use std::sync::Arc;
@@ -914,4 +914,36 @@ fn a_volume_of_small_files_that_are_changed_here_and_there_can_be_closed_and_ope
         drop(volume);
         open().close().unwrap();
     }
+}
+
+/// Who removed files to make a volume smaller was told that they do not fit, until the background
+/// had ended them.
+#[test]
+fn what_was_removed_just_now_is_in_nobodys_way_when_the_volume_gets_smaller() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = |name: &str| -> Arc<dyn Device> {
+        Arc::new(FileDevice::create(dir.path().join(name), 64 << 20).unwrap())
+    };
+    let first = device("first");
+    Store::format(std::slice::from_ref(&first), &FormatOptions { mlogs: 1, ..FormatOptions::default() })
+        .unwrap();
+    // Nobody else ends them.
+    let options = MountOptions { background: false, ..MountOptions::default() };
+    let v = Volume::open_devices(vec![first], &options).unwrap();
+    let fs = v.as_user(Cred::root());
+    let fill = || (0..10).for_each(|n| fs.write(format!("/{n}"), vec![n as u8 + 1; 4 << 20]).unwrap());
+    fill();
+    v.sync().unwrap();
+    (1..10).for_each(|n| fs.unlink(format!("/{n}")).unwrap());
+    assert_eq!(v.shrink(32 << 20).unwrap().after, 32 << 20);
+    v.grow(Some(64 << 20)).unwrap();
+    drop(device("second"));
+    v.add_device(&dir.path().join("second"), false).unwrap();
+    fill();
+    (10..22).for_each(|n| fs.write(format!("/{n}"), vec![n as u8 + 1; 4 << 20]).unwrap());
+    v.sync().unwrap();
+    (1..22).for_each(|n| fs.unlink(format!("/{n}")).unwrap());
+    v.remove_device(&dir.path().join("second")).unwrap();
+    assert!(fs.read("/0").unwrap() == vec![1; 4 << 20]);
+    v.close().unwrap();
 }
