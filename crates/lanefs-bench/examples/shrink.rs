@@ -5,8 +5,8 @@
 //! Fills an image of so many GiB (default 24) to five sixths with files of a GiB and so many small
 //! ones (default 100,000), removes two fifths of the large ones, the first, and shrinks it to five
 //! eighths: what was written last lies behind the new end, and is moved. Then the same once more,
-//! beside a thread that writes and syncs 64 KiB, 50 times a second at most. In the end every byte is
-//! compared.
+//! beside a thread that writes and syncs 64 KiB, 50 times a second at most. In the end every byte
+//! is compared.
 
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
 use lanefs_store::device::{Device, FileDevice};
