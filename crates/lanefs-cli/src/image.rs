@@ -142,19 +142,22 @@ fn open_by(images: &[PathBuf], open: impl Fn() -> lanefs::Result<Volume>) -> Res
         if mounted::is_dead(image) {
             return Err(mounted::dead(image));
         }
-        if !image.exists() {
-            if let Some(place) = place_meant(image) {
-                return Err(Failure::new(format_args!(
-                    "{}: a path inside a volume begins with a slash: {place}",
-                    image.display()
-                )));
-            }
+        match std::fs::metadata(image) {
+            Ok(_) => continue,
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).about(image.display()),
+            Err(_) => {}
+        }
+        if let Some(place) = place_meant(image) {
             return Err(Failure::new(format_args!(
-                "{}: no such image; make one with `lanefs mkfs --size 4G {}`",
-                image.display(),
+                "{}: a path inside a volume begins with a slash: {place}",
                 image.display()
             )));
         }
+        return Err(Failure::new(format_args!(
+            "{}: no such image; make one with `lanefs mkfs --size 4G {}`",
+            image.display(),
+            image.display()
+        )));
     }
     let holder = |e: &lanefs::Error| match e {
         lanefs::Error::Store(StoreError::InUse { pid, .. }) => Some(*pid),

@@ -3,7 +3,7 @@
 use crate::common::*;
 use rustix::fs::{AtFlags, CWD, RenameFlags, renameat_with, statat};
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -109,6 +109,15 @@ fn an_overlay_may_have_its_upper_layer_here() {
     for name in ["a", "b", "d/c", "d/sub/e"] {
         std::fs::write(below.join(name), name).unwrap();
     }
+    // Programs that run as their owner or group. What is copied up has its mode before its owner.
+    let set_ids = [("suid", 0o4755, 0), ("sgid", 0o2755, 0), ("both", 0o6711, 1000)];
+    std::fs::create_dir(below.join("bin")).unwrap();
+    for (name, mode, owner) in set_ids {
+        let path = below.join("bin").join(name);
+        std::fs::write(&path, name).unwrap();
+        std::os::unix::fs::chown(&path, Some(owner), Some(owner)).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    }
     let top = m.work.path().join("top");
     std::fs::create_dir(&top).unwrap();
     for name in ["upper", "work"] {
@@ -126,8 +135,13 @@ fn an_overlay_may_have_its_upper_layer_here() {
         Mounted(top.clone())
     };
     let content = |name: &str| std::fs::read_to_string(top.join(name)).unwrap();
+    let copied = m.path("upper/bin");
     let check = || {
-        assert_eq!((names(&top), names(&top.join("d"))), ("b c d".into(), "new".into()));
+        assert_eq!((names(&top), names(&top.join("d"))), ("b bin c d".into(), "new".into()));
+        for (name, mode, owner) in set_ids {
+            let is = std::fs::metadata(copied.join(name)).unwrap();
+            assert_eq!((is.mode() & 0o7777, is.uid(), is.gid()), (mode, owner, owner), "{name}");
+        }
         assert_eq!(
             (content("b"), content("c"), content("d/new")),
             ("b and more".into(), "d/c".into(), "new".into())
@@ -144,7 +158,16 @@ fn an_overlay_may_have_its_upper_layer_here() {
     std::fs::write(top.join("d/new"), "new").unwrap();
     std::fs::write(top.join("gone"), "").unwrap();
     std::fs::remove_file(top.join("gone")).unwrap();
+    for (name, ..) in set_ids {
+        let file = std::fs::File::options().write(true).open(top.join("bin").join(name)).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
     check();
+    // As ever where a program asks for another owner.
+    std::os::unix::fs::chown(top.join("bin/suid"), Some(1000), None).unwrap();
+    assert_eq!(std::fs::metadata(m.path("upper/bin/suid")).unwrap().mode() & 0o7777, 0o755);
+    std::os::unix::fs::chown(top.join("bin/suid"), Some(0), None).unwrap();
+    std::fs::set_permissions(top.join("bin/suid"), Permissions::from_mode(0o4755)).unwrap();
     assert_eq!(node(&m.path("upper/a")).0 & libc::S_IFMT, libc::S_IFCHR);
     drop(overlay);
     m.umount();
@@ -152,7 +175,7 @@ fn an_overlay_may_have_its_upper_layer_here() {
     m.mount(&["-o", "suid,dev"]);
     let overlay = mount();
     check();
-    assert_eq!(names(&below), "a b d");
+    assert_eq!(names(&below), "a b bin d");
     drop(overlay);
     m.umount();
     m.fsck();

@@ -99,6 +99,10 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
         kill_priv: has(fattr::KILL_SUIDGID),
         kill_sgid: false,
     };
+    let set = match rights::kept_mode(adaptor, req, valid)? {
+        Some(mode) => SetAttr { mode: Some(mode), kill_priv: false, ..set },
+        None => set,
+    };
     let set = rights::with_sgid(&adaptor.volume, req, set)?;
     let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
     let stat = if has(fattr::FH) && set == times && !adaptor.stateless {

@@ -4,13 +4,20 @@
 //! fallocate and copy_file_range: there the caller is looked up. So it is for setgid of what the
 //! group may not execute, which one of the file's group leaves: the kernel tells one group of the
 //! caller, and flags a change of owner whoever makes it.
+//!
+//! It flags one that chown(2) does not make, too: an overlay gives what it copies up its mode first,
+//! and then its owner, which clears nothing. What tells them apart is the time of the change: only
+//! chown(2) sets it, and the kernel hands it over where it keeps the times of files, as it does
+//! where it gathers writes. Elsewhere the file shows it: an overlay copies to one without a name.
 
 use super::Wire;
+use crate::adaptor::Adaptor;
 use crate::aside::Aside;
 use crate::translate::root;
 use crate::wire::Request;
+use crate::wire::abi::fattr;
 use lanefs::acl::{self, Acl};
-use lanefs::{Ino, Result, SetAttr, Volume};
+use lanefs::{FileKind, Ino, Result, SetAttr, Volume};
 
 /// The bits of a mode that make a program run as somebody else.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
@@ -69,6 +76,25 @@ pub(super) fn kill_priv_of(volume: &Volume, aside: &Aside, req: &Request<'_>, ta
         return Ok(());
     }
     kill_priv(volume, aside, req, target)
+}
+
+/// Returns the mode that a file keeps, with setuid and setgid, through a change of owner that nobody
+/// asked for by chown(2); `None`: it is another change, or the file has no such mode.
+pub(super) fn kept_mode(adaptor: &Adaptor, req: &Request<'_>, valid: u32) -> Wire<Option<u32>> {
+    let has = |flags: u32| valid & flags != 0;
+    if !has(fattr::UID | fattr::GID) || !has(fattr::KILL_SUIDGID) || has(fattr::SIZE | fattr::MODE) {
+        return Ok(None);
+    }
+    let stat = adaptor.volume.node_stat(req.ino)?;
+    debug_assert_eq!(stat.ino, req.ino);
+    if stat.mode & SET_ID == 0 || stat.kind != FileKind::File {
+        return Ok(None);
+    }
+    let keeps = match adaptor.writeback {
+        true => !has(fattr::CTIME),
+        false => stat.nlink == 0 && req.keeps_set_ids(),
+    };
+    Ok(keeps.then_some(stat.mode & 0o7777))
 }
 
 /// States what becomes of setgid where the kernel has setuid and setgid cleared with a change.

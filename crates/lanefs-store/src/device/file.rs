@@ -144,6 +144,9 @@ impl FileDevice {
         }
         if block_device {
             nobody_has_what_is_behind(&stat, options.read_only)?;
+            if !options.read_only && is_read_only(&stat) {
+                return Err(refused(&name, Errno::ROFS));
+            }
         }
         let size = size_of_medium(&file, block_device)
             .map_err(|e| io_error(&name, "asking for the size", 0, e.raw_os_error(), &e.to_string()))?;
@@ -592,6 +595,12 @@ fn open_descriptor(
     open(flags).map(|fd| (fd, false))
 }
 
+/// Returns whether a block device takes no writes. The kernel opens it for writing all the same.
+fn is_read_only(stat: &rustix::fs::Stat) -> bool {
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    std::fs::read(format!("/sys/dev/block/{major}:{minor}/ro")).is_ok_and(|ro| ro.starts_with(b"1"))
+}
+
 /// Returns the error for a file that the kernel does not open.
 fn refused(name: &str, e: Errno) -> StoreError {
     let (device, errno) = (name.into(), e.raw_os_error());
@@ -603,8 +612,9 @@ fn refused(name: &str, e: Errno) -> StoreError {
 
 fn open_hint(e: Errno) -> String {
     match e {
-        Errno::ACCESS | Errno::PERM => "permission denied; check the owner and mode of the image".into(),
-        Errno::ROFS => "on a read-only file system; open it read-only".into(),
+        Errno::ACCESS => "permission denied; check the owner and mode of the image".into(),
+        Errno::PERM => "may not be written to: is it immutable (`lsattr`)? Open it read-only".into(),
+        Errno::ROFS => "read-only, or on a read-only file system; open it read-only (`-o ro`)".into(),
         e => format!("cannot be opened: {e}"),
     }
 }
