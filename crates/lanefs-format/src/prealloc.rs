@@ -95,6 +95,13 @@ impl Prealloc {
         p
     }
 
+    /// Returns for how many other pages [`Prealloc::with`] keeps space too, because they lie between
+    /// ranges that become one (1).
+    pub fn between(&self, pages: &Range<u64>) -> u64 {
+        let asked = pages.end.saturating_sub(pages.start) - self.pages_in(pages);
+        self.with(pages.clone()).pages() - self.pages() - asked
+    }
+
     /// Returns the same without these pages, but for a range that has to stay whole (2).
     #[must_use]
     pub fn without(&self, pages: &Range<u64>) -> Prealloc {
@@ -158,6 +165,17 @@ mod tests {
 
     fn ranges(p: &Prealloc) -> Vec<(u64, u64)> {
         p.ranges().map(|r| (r.start, r.end)).collect()
+    }
+
+    #[test]
+    fn what_lies_between_ranges_that_become_one_is_counted() {
+        let two = Prealloc::NONE.with(10..20).with(100..110);
+        for (pages, between) in
+            [(0..5, 5), (20..30, 0), (10..105, 0), (0..0, 0), (1000..1001, 80), (60..70, 30)]
+        {
+            assert_eq!(two.between(&pages), between, "{pages:?}");
+        }
+        assert_eq!(Prealloc::NONE.with(10..20).between(&(1 << 40..1 << 41)), 0);
     }
 
     #[test]

@@ -432,6 +432,12 @@ impl Store {
         self.engine.inodes.is_backed(ino, pages, &self.engine.log.io)
     }
 
+    /// Returns for how many other pages [`Store::preallocate`] of these would keep space: an inode
+    /// has two ranges of preallocated pages at most, and of three two become one.
+    pub fn kept_between(&self, ino: Ino, pages: &Range<u64>) -> Result<u64> {
+        self.engine.inodes.kept_between(ino, pages, &self.engine.log.io)
+    }
+
     /// Returns how many of these pages have a block, or space kept for one.
     pub fn room_in(&self, ino: Ino, pages: Range<u64>) -> Result<u64> {
         self.engine.inodes.room_in(ino, pages, &self.engine.log.io)

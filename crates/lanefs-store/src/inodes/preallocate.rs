@@ -131,6 +131,14 @@ impl Inodes {
         })
     }
 
+    /// Returns for how many other pages space would be kept if these were preallocated.
+    pub fn kept_between(&self, ino: Ino, pages: &Range<u64>, io: &Io) -> Result<u64> {
+        let Some(inode) = self.get(ino, io)? else { return Ok(0) };
+        let i = inode.lock();
+        debug_assert!(pages.start <= pages.end && pages.end <= PAGES_END, "{pages:?}");
+        Ok(i.state.prealloc().between(pages))
+    }
+
     /// Returns whether the page is known to have a block of its own: nothing is read for that.
     pub fn has_block(&self, ino: Ino, page: u64) -> bool {
         let Some(inode) = self.cache.cached(ino) else { return false };

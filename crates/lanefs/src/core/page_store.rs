@@ -77,6 +77,13 @@ impl<const ACCEPTED: bool> PageStore for Pages<ACCEPTED> {
         }
         self.0.preallocate(lane, ino, pages, attrs).map(Some)
     }
+    fn kept_between(&self, ino: Ino, pages: &Range<u64>) -> StoreResult<u64> {
+        check_pages(ino, pages);
+        match self.0.has_preallocation() {
+            true => self.0.kept_between(ino, pages),
+            false => Ok(0),
+        }
+    }
     fn has_space(&self, ino: Ino, page: u64) -> StoreResult<bool> {
         self.0.has_room(ino, page)
     }

@@ -220,3 +220,46 @@ fn room_behind_the_end_comes_back() {
     open(&crashed, "/f").set_len(10 * PAGE).unwrap();
     assert_eq!((crashed.stat("/f").unwrap().blocks, free(&crashed)), (8, before));
 }
+
+/// Three ranges of one page, a gibibyte apart, took two gibibytes: a file has two ranges, and what
+/// lay between them was kept as well.
+#[test]
+fn what_is_preallocated_far_apart_takes_no_more_than_was_asked_for() {
+    const GIB: u64 = 1 << 30;
+    const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    let (fs, dev) = root(32);
+    let f = fs.open("/f", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+    f.set_len(8 * GIB).unwrap();
+    let blocks = |f: &File| f.stat().unwrap().blocks;
+    for n in 0..6 {
+        f.allocate(if n % 2 == 0 { 0 } else { ZERO | KEEP }, n * GIB, 4096).unwrap();
+        assert_eq!(blocks(&f), (n + 1) * 8, "after {n}");
+    }
+    // What is there stays, and pages around it get their space.
+    f.write_all_at(&[7; 5000], 6 * GIB).unwrap();
+    f.allocate(0, 6 * GIB - 8192, 24576).unwrap();
+    assert_eq!(blocks(&f), (6 + 6) * 8);
+    let read = |f: &File, at: u64, len: usize| {
+        let mut is = vec![1; len];
+        f.read_exact_at(&mut is, at).unwrap();
+        is
+    };
+    assert_eq!(read(&f, 6 * GIB, 5001), [&[7; 5000][..], &[0]].concat());
+    // Zeros come over it, to the byte.
+    f.allocate(ZERO, 6 * GIB + 100, 4800).unwrap();
+    assert_eq!(read(&f, 6 * GIB, 5001), [&[7; 100][..], &[0; 4800], &[7; 100], &[0]].concat());
+    // Behind the end it grows, or the range is kept there as ever.
+    f.allocate(0, 9 * GIB, 4096).unwrap();
+    assert_eq!((f.stat().unwrap().size, blocks(&f)), (9 * GIB + 4096, (6 + 6 + 1) * 8));
+    // Not more than there is, and then nothing is changed.
+    let size = f.stat().unwrap().size;
+    assert_eq!(f.allocate(0, 10 * GIB, 64 << 20).unwrap_err().errno(), libc::ENOSPC);
+    assert_eq!((f.stat().unwrap().size, blocks(&f)), (size, (6 + 6 + 1) * 8));
+    f.sync_all().unwrap();
+    drop(f);
+    let left = after_crash(&dev);
+    let f = left.open("/f", OpenOptions::new().read(true)).unwrap();
+    assert_eq!((f.stat().unwrap().size, blocks(&f)), (size, (6 + 6 + 1) * 8));
+    assert_eq!(read(&f, 6 * GIB, 5001), [&[7; 100][..], &[0; 4800], &[7; 100], &[0]].concat());
+    assert_eq!(read(&f, 3 * GIB, 4096), [0; 4096]);
+}

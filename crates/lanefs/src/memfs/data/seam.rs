@@ -40,6 +40,10 @@ pub trait PageStore: Sync {
         pages: Range<u64>,
         attrs: &dyn Fn() -> Attrs,
     ) -> StoreResult<Option<u64>>;
+    /// Returns for how many other pages space would be kept if these were preallocated.
+    fn kept_between(&self, _ino: Ino, _pages: &Range<u64>) -> StoreResult<u64> {
+        Ok(0)
+    }
     /// Returns whether the page has a block or is preallocated.
     fn has_space(&self, ino: Ino, page: u64) -> StoreResult<bool>;
     /// Returns how many of these pages do.

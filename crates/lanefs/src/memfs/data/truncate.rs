@@ -13,6 +13,11 @@ use lanefs_sync::fill_racy;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering;
 
+/// Pages that may lie between preallocated ranges, whatever these have: 1 MiB.
+const APART_LEAST: u64 = 256;
+/// Pages that are written for want of a range: 1 GiB.
+const APART_MOST: u64 = 1 << 18;
+
 impl FileData {
     /// Sets the size. When the file shrinks, `cut` (with the new size) goes to the store with the
     /// unmapping; when it grows, the store is not called. Fails without effect, with ENOSPC if the
@@ -198,6 +203,16 @@ impl FileData {
         keep_size: bool,
         cut: &Cut<'_>,
     ) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
+        let pages = page_at(offset)..pages_of(end);
+        if self.is_apart(ctx, &pages, end, keep_size)? {
+            self.allocate_apart(ctx, pages.clone(), offset, len)?;
+            return pages.into_iter().try_for_each(|page| {
+                let at = page * PAGE as u64;
+                let (from, to) = (offset.saturating_sub(at), (end - at).min(PAGE as u64));
+                self.zero_part(ctx, page, from as usize, to as usize)
+            });
+        }
         // Before anything is lost: where there is no space for it nothing is changed.
         self.allocate(ctx, offset, len, true, cut)?;
         self.punch_hole(ctx, offset, len, Some(cut))?;
@@ -218,6 +233,9 @@ impl FileData {
     ) -> Result<()> {
         let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
         let pages = page_at(offset)..pages_of(end);
+        if self.is_apart(ctx, &pages, end, keep_size)? {
+            return self.allocate_apart(ctx, pages, offset, len);
+        }
         {
             // No page is on its way to the store, which would count it again; and none goes.
             let _writeback = self.lock_writeback();
@@ -238,6 +256,58 @@ impl FileData {
             }
         }
         if keep_size { Ok(()) } else { self.extend(ctx, offset, len) }
+    }
+
+    /// Returns whether pages, up to the byte `end`, lie so far from what is preallocated that more
+    /// would be kept between them than they are, where a file has but two ranges. Behind the end of
+    /// a file that stays as long as it is they are kept all the same.
+    fn is_apart(&self, ctx: &DataCtx<'_>, pages: &Range<u64>, end: u64, keep_size: bool) -> Result<bool> {
+        let len = pages.end - pages.start;
+        if len > APART_MOST || keep_size && end > self.size() {
+            return Ok(false);
+        }
+        Ok(ctx.store.kept_between(ctx.ino, pages)? > len.max(APART_LEAST))
+    }
+
+    /// Gives pages their space by writing zeros where they are holes, and extends the file to the
+    /// end of the range. ENOSPC before anything is changed, unless others take what there is
+    /// meanwhile.
+    fn allocate_apart(&self, ctx: &DataCtx<'_>, pages: Range<u64>, offset: u64, len: u64) -> Result<()> {
+        let missing = (pages.end - pages.start).saturating_sub(ctx.store.space_in(ctx.ino, pages.clone())?);
+        if !ctx.store.reserve(ctx.lane, missing) {
+            return Err(Error::Posix(libc::ENOSPC));
+        }
+        ctx.store.unreserve(ctx.lane, missing);
+        self.extend(ctx, offset, len)?;
+        for page in pages {
+            self.fill_hole(ctx, page)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a page dirty that is a hole: it has the zeros that were read of it, and a block's space.
+    fn fill_hole(&self, ctx: &DataCtx<'_>, page: u64) -> Result<()> {
+        if self.find(page, &epoch::pin()).is_none() && ctx.store.has_space(ctx.ino, page)? {
+            return Ok(());
+        }
+        let mut hand = Hand::new();
+        ctx.pool.slow_down(|leaves| ctx.store.has_space_for_maps(leaves));
+        ctx.pool.take(ctx.lane, 1, &mut hand)?;
+        let pin = epoch::pin();
+        let locked = self.lock_or_load(ctx, page, &mut hand, &pin);
+        ctx.pool.give_all(ctx.lane, &mut hand);
+        let Some(guard) = locked? else { return Ok(()) };
+        let is_hole = guard.has(HOLE) && !guard.has(DIRTY);
+        if is_hole && !ctx.store.reserve(ctx.lane, 1) {
+            guard.unchanged();
+            return Err(Error::Posix(libc::ENOSPC));
+        }
+        if is_hole {
+            debug_assert!(is_zero(ctx, &guard, 0, PAGE), "a hole with something in it");
+            self.set_dirty(ctx, &guard);
+        }
+        guard.unchanged();
+        Ok(())
     }
 
     /// Takes the mark of a hole off the cached pages of a range, which were preallocated. Returns
