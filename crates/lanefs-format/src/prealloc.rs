@@ -95,8 +95,8 @@ impl Prealloc {
         p
     }
 
-    /// Returns for how many other pages [`Prealloc::with`] keeps space too, because they lie between
-    /// ranges that become one (1).
+    /// Returns for how many other pages [`Prealloc::with`] keeps space too, because they lie
+    /// between ranges that become one (1).
     pub fn between(&self, pages: &Range<u64>) -> u64 {
         let asked = pages.end.saturating_sub(pages.start) - self.pages_in(pages);
         self.with(pages.clone()).pages() - self.pages() - asked

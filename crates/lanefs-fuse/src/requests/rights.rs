@@ -5,10 +5,11 @@
 //! group may not execute, which one of the file's group leaves: the kernel tells one group of the
 //! caller, and flags a change of owner whoever makes it.
 //!
-//! It flags one that chown(2) does not make, too: an overlay gives what it copies up its mode first,
-//! and then its owner, which clears nothing. What tells them apart is the time of the change: only
-//! chown(2) sets it, and the kernel hands it over where it keeps the times of files, as it does
-//! where it gathers writes. Elsewhere the file shows it: an overlay copies to one without a name.
+//! It flags one that chown(2) does not make, too: an overlay gives what it copies up its mode
+//! first, and then its owner, which clears nothing. What tells them apart is the time of the
+//! change: only chown(2) sets it, and the kernel hands it over where it keeps the times of files,
+//! as it does where it gathers writes. Elsewhere the file shows it: an overlay copies to one
+//! without a name.
 
 use super::Wire;
 use crate::adaptor::Adaptor;
@@ -78,8 +79,8 @@ pub(super) fn kill_priv_of(volume: &Volume, aside: &Aside, req: &Request<'_>, ta
     kill_priv(volume, aside, req, target)
 }
 
-/// Returns the mode that a file keeps, with setuid and setgid, through a change of owner that nobody
-/// asked for by chown(2); `None`: it is another change, or the file has no such mode.
+/// Returns the mode that a file keeps, with setuid and setgid, through a change of owner that
+/// nobody asked for by chown(2); `None`: it is another change, or the file has no such mode.
 pub(super) fn kept_mode(adaptor: &Adaptor, req: &Request<'_>, valid: u32) -> Wire<Option<u32>> {
     let has = |flags: u32| valid & flags != 0;
     if !has(fattr::UID | fattr::GID) || !has(fattr::KILL_SUIDGID) || has(fattr::SIZE | fattr::MODE) {

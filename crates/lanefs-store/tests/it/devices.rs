@@ -490,8 +490,8 @@ fn a_volume_becomes_smaller_and_larger_while_threads_write() {
     };
     let done = s.shrink_device(8 << 20, &look).unwrap();
     assert_eq!(done, Grown { before: 16 << 20, after: 8 << 20 });
-    // Before the last round, which frees the last of the tree. On a busy machine the threads may not
-    // have come that far that anything lies there.
+    // Before the last round, which frees the last of the tree. On a busy machine the threads may
+    // not have come that far that anything lies there.
     let far = |c: ChangeReport| c.done_bytes <= c.total_bytes && 2 * c.done_bytes > c.total_bytes;
     assert!(told.get().is_none_or(far), "{told:?}");
     assert!(s.report().devices.change.is_none(), "it is over");

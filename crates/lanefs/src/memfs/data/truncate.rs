@@ -273,6 +273,7 @@ impl FileData {
     /// end of the range. ENOSPC before anything is changed, unless others take what there is
     /// meanwhile.
     fn allocate_apart(&self, ctx: &DataCtx<'_>, pages: Range<u64>, offset: u64, len: u64) -> Result<()> {
+        debug_assert!(pages.start < pages.end && pages.end - pages.start <= APART_MOST, "{pages:?}");
         let missing = (pages.end - pages.start).saturating_sub(ctx.store.space_in(ctx.ino, pages.clone())?);
         if !ctx.store.reserve(ctx.lane, missing) {
             return Err(Error::Posix(libc::ENOSPC));
@@ -285,7 +286,8 @@ impl FileData {
         Ok(())
     }
 
-    /// Makes a page dirty that is a hole: it has the zeros that were read of it, and a block's space.
+    /// Makes a page dirty that is a hole: it has the zeros that were read of it, and a block's
+    /// space.
     fn fill_hole(&self, ctx: &DataCtx<'_>, page: u64) -> Result<()> {
         if self.find(page, &epoch::pin()).is_none() && ctx.store.has_space(ctx.ino, page)? {
             return Ok(());
@@ -297,6 +299,7 @@ impl FileData {
         let locked = self.lock_or_load(ctx, page, &mut hand, &pin);
         ctx.pool.give_all(ctx.lane, &mut hand);
         let Some(guard) = locked? else { return Ok(()) };
+        debug_assert!(guard.page() == page && guard.desc().is(ctx.ino, page), "another page was locked");
         let is_hole = guard.has(HOLE) && !guard.has(DIRTY);
         if is_hole && !ctx.store.reserve(ctx.lane, 1) {
             guard.unchanged();
