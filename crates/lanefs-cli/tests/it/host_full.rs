@@ -161,6 +161,7 @@ impl OnSmallHost {
         let (dir, synced) = (self.path("mnt"), Arc::new(Mutex::new(Vec::new())));
         let (done, stop) = (synced.clone(), Arc::new(AtomicBool::new(false)));
         let stopped = stop.clone();
+        let mount = std::fs::metadata(&dir).unwrap().dev();
         let write = move || {
             for n in 0.. {
                 if stopped.load(Ordering::SeqCst) {
@@ -168,6 +169,10 @@ impl OnSmallHost {
                 }
                 let name = format!("small{n}");
                 let made = OpenOptions::new().create_new(true).write(true).open(dir.join(&name));
+                // Where the mount is gone it lies in the directory below.
+                if made.as_ref().is_ok_and(|f| f.metadata().is_ok_and(|m| m.dev() != mount)) {
+                    return Err(libc::ENOTCONN);
+                }
                 made.and_then(|mut f| {
                     f.write_all(&content(n))?;
                     f.sync_all()
