@@ -51,14 +51,17 @@ const STEPS: &[(&str, Step)] = &[
     ("memory that runs out", || lab::check("oom", &["--jobs", &cores()])),
 ];
 
-/// Runs all steps; stops at the first that fails. Says which step it is in, and how long each took.
-pub fn all() -> Result<(), String> {
+/// Runs all steps, or those from number `from` on; stops at the first that fails. Says which step
+/// it is in, and how long each took.
+pub fn all(from: &str) -> Result<(), String> {
     let begun = Instant::now();
-    for (i, (name, step)) in STEPS.iter().enumerate() {
+    let from: usize = from.parse().map_err(|e| format!("--from {from}: {e}"))?;
+    for (i, (name, step)) in STEPS.iter().enumerate().skip(from.saturating_sub(1)) {
         println!("== step {} of {}: {name} ({} s so far)", i + 1, STEPS.len(), begun.elapsed().as_secs());
         step().map_err(|e| format!("step {} of {}, {name}: {e}", i + 1, STEPS.len()))?;
     }
-    println!("== all {} steps passed in {} s", STEPS.len(), begun.elapsed().as_secs());
+    let which = if from > 1 { format!("steps from {from} on") } else { format!("{} steps", STEPS.len()) };
+    println!("== all {which} passed in {} s", begun.elapsed().as_secs());
     Ok(())
 }
 
