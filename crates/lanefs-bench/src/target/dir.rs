@@ -11,6 +11,9 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The type of FUSE file systems in statfs(2).
+const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
+
 /// A directory of a mounted file system.
 pub struct DirTarget {
     path: PathBuf,
@@ -153,7 +156,10 @@ impl Target for DirTarget {
     }
 
     fn statfs(&self) -> Op<u64> {
-        Ok(rustix::fs::fstatvfs(self.at()?)?.f_bfree)
+        // What others keep back root may use; a FUSE file system keeps it from everybody.
+        let free = rustix::fs::fstatvfs(self.at()?)?;
+        let is_fuse = rustix::fs::fstatfs(self.at()?)?.f_type == FUSE_MAGIC;
+        Ok(if is_fuse { free.f_bavail } else { free.f_bfree })
     }
 
     fn set_times_now(&self, path: &Name) -> Op<()> {

@@ -84,7 +84,7 @@ pub trait Target: Sync {
     fn read_dir(&self, path: &Name, f: impl FnMut(&[u8], bool)) -> Op<u64>;
     /// Makes a directory durable (fsync).
     fn sync_dir(&self, path: &Name) -> Op<()>;
-    /// Returns the free blocks, from statfs(2).
+    /// Returns the free blocks that root may use, from statfs(2).
     fn statfs(&self) -> Op<u64>;
     /// Sets both times to now (utimensat(2)).
     fn set_times_now(&self, path: &Name) -> Op<()>;
