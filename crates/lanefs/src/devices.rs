@@ -55,6 +55,7 @@ pub(crate) fn not_the_last(path: &Path, names: &[String], what: &str) -> Error {
 /// Frees what was removed until now, before a volume is to have less space: it would be moved, or
 /// count as what does not fit.
 pub(crate) fn before_less(persist: &Persist) {
+    // What stands in its way stands in the way of the change as well, whose error says so.
     if let Err(e) = free::free_all(persist) {
         tracing::debug!("freeing what was removed: {e}");
     }

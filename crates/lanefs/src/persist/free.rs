@@ -57,9 +57,6 @@ impl ForAskers {
 /// hold up others, one tenth of the time goes into this at most, and one caller at a time does it:
 /// the others take what is free by then. Who asks now and then has all of it done.
 pub(crate) fn free_removed(persist: &Persist) -> Result<()> {
-    if persist.writable().is_err() || persist.store.is_host_short() {
-        return Ok(());
-    }
     // Nobody waits for this lock.
     let Some(mut time) = persist.for_askers.try_lock() else { return Ok(()) };
     let began = Instant::now();

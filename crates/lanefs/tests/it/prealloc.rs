@@ -1,7 +1,10 @@
 //! Room that was preallocated is the file's, whatever happens beside.
 
 use crate::{after_crash, errno, reopen, root};
-use lanefs::{File, Fs, OpenOptions};
+use lanefs::{Cred, File, Fs, MountOptions, OpenOptions, Volume};
+use lanefs_store::device::{Device, HookedDevice, Kind, MemoryDevice};
+use lanefs_store::{FormatOptions, Store};
+use std::sync::Arc;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -262,4 +265,35 @@ fn what_is_preallocated_far_apart_takes_no_more_than_was_asked_for() {
     assert_eq!((f.stat().unwrap().size, blocks(&f)), (size, (6 + 6 + 1) * 8));
     assert_eq!(read(&f, 6 * GIB, 5001), [&[7; 100][..], &[0; 4800], &[7; 100], &[0]].concat());
     assert_eq!(read(&f, 3 * GIB, 4096), [0; 4096]);
+}
+
+/// A page that is on its way to the store has its space, and something in it, though it was a hole.
+#[test]
+fn what_is_being_written_is_left_alone_by_who_preallocates_far_apart() {
+    const GIB: u64 = 1 << 30;
+    let device = Arc::new(HookedDevice::new(MemoryDevice::new(32 << 20).unwrap()));
+    let d: Arc<dyn Device> = device.clone();
+    Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
+    let options = MountOptions { background: false, ..MountOptions::default() };
+    let fs = Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
+    let open = |fs: &Fs| fs.open("/f", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+    let f = open(&fs);
+    f.set_len(8 * GIB).unwrap();
+    f.allocate(0, 0, PAGE).unwrap();
+    f.allocate(0, 3 * GIB, PAGE).unwrap();
+    f.sync_all().unwrap();
+    f.write_all_at(&[7; 4096], 6 * GIB).unwrap();
+    let theirs = fs.clone();
+    device.before(Kind::Write, move || {
+        let midway = move || open(&theirs).allocate(0, 6 * GIB, 2 * PAGE).unwrap();
+        std::thread::spawn(midway).join().expect("what is done midway succeeds");
+        Ok(())
+    });
+    f.sync_all().unwrap();
+    assert!(device.is_done(Kind::Write), "it was written midway");
+    f.sync_all().unwrap();
+    assert_eq!(f.stat().unwrap().blocks, 4 * 8);
+    let mut is = [1; 8192];
+    f.read_exact_at(&mut is, 6 * GIB).unwrap();
+    assert_eq!(is[..], [[7; 4096], [0; 4096]].concat());
 }

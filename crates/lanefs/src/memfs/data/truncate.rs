@@ -292,9 +292,7 @@ impl FileData {
         if self.find(page, &epoch::pin()).is_none() && ctx.store.has_space(ctx.ino, page)? {
             return Ok(());
         }
-        let mut hand = Hand::new();
-        ctx.pool.slow_down(|leaves| ctx.store.has_space_for_maps(leaves));
-        ctx.pool.take(ctx.lane, 1, &mut hand)?;
+        let mut hand = self.hand_for_one(ctx)?;
         let pin = epoch::pin();
         let locked = self.lock_or_load(ctx, page, &mut hand, &pin);
         ctx.pool.give_all(ctx.lane, &mut hand);
@@ -340,9 +338,7 @@ impl FileData {
         if !self.tail_unsure.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut hand = Hand::new();
-        ctx.pool.slow_down(|leaves| ctx.store.has_space_for_maps(leaves));
-        ctx.pool.take(ctx.lane, 1, &mut hand)?;
+        let mut hand = self.hand_for_one(ctx)?;
         let zeroed = self.zero_tail_with(ctx, &mut hand);
         ctx.pool.give_all(ctx.lane, &mut hand);
         zeroed
@@ -407,9 +403,7 @@ impl FileData {
 
     fn zero_part(&self, ctx: &DataCtx<'_>, page: u64, from: usize, to: usize) -> Result<()> {
         debug_assert!(from < to && to <= PAGE, "{from}..{to}");
-        let mut hand = Hand::new();
-        ctx.pool.slow_down(|leaves| ctx.store.has_space_for_maps(leaves));
-        ctx.pool.take(ctx.lane, 1, &mut hand)?;
+        let mut hand = self.hand_for_one(ctx)?;
         let pin = epoch::pin();
         let locked = self.lock_or_load(ctx, page, &mut hand, &pin);
         ctx.pool.give_all(ctx.lane, &mut hand);
@@ -425,6 +419,15 @@ impl FileData {
         }
         self.blank(ctx, &guard, from, to);
         Ok(())
+    }
+
+    /// Takes the frame that a page may need which is to become dirty. No lock is held.
+    fn hand_for_one(&self, ctx: &DataCtx<'_>) -> Result<Hand> {
+        let mut hand = Hand::new();
+        ctx.pool.slow_down(|leaves| ctx.store.has_space_for_maps(leaves));
+        ctx.pool.take(ctx.lane, 1, &mut hand)?;
+        debug_assert_eq!(hand.len(), 1);
+        Ok(hand)
     }
 
     /// Locks a page, loading it into the frame in hand if it is not cached; `None` if it lies
