@@ -460,11 +460,12 @@ impl Volume {
         *keeper = keeps;
     }
 
-    /// Has the background write content of these inodes within [`MountOptions::commit_interval`]
-    /// in place of [`MountOptions::dirty_expire`]: for front ends whose kernel gathers writes
-    /// ([`crate::File::write_back_at`]), and hands over what a file has that is still open when it
-    /// is that old already. `open` names the files that are open for writing; it is asked between
-    /// rounds, never while a caller waits. `None` ends this.
+    /// Has the background count content of these inodes as half a minute older than it is: for
+    /// front ends whose kernel gathers writes ([`crate::File::write_back_at`]), and hands over what
+    /// a file has that is still open when it has lain so long. With the default
+    /// [`MountOptions::dirty_expire`] it is written within [`MountOptions::commit_interval`].
+    /// `open` names the files that are open for writing; it is asked between rounds, never while a
+    /// caller waits. `None` ends this.
     pub fn write_gathered(&self, open: Option<Box<dyn Fn() -> Vec<Ino> + Send + Sync>>) {
         *self.0.persist.gathered.lock() = open;
     }

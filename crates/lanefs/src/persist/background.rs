@@ -44,6 +44,9 @@ pub(super) const QUIET_AFTER: Duration = Duration::from_secs(5);
 const WORTH_FOR_HOST: u64 = 8;
 /// The time between two such checkpoints.
 const HOST_AFTER: Duration = Duration::from_millis(500);
+/// The time for which Linux keeps what was written to a file that stays open, by default
+/// (`vm.dirty_expire_centisecs`).
+const KERNEL_HOLDS: Duration = Duration::from_secs(30);
 /// Checkpoints for the sake of content alone take one part of so many of all time.
 const PART_OF_TIME: u32 = 20;
 
@@ -349,8 +352,8 @@ fn write_back_old(persist: &Persist, age: Duration) {
     }
 }
 
-/// Has content written that a kernel has gathered and then handed over, though its file is still
-/// open: it is as old as content may be. Once in the time between commits.
+/// Has content counted as old that a kernel has gathered and then handed over, though its file is
+/// still open: it has lain there. Once in the time between commits.
 fn hasten_gathered(persist: &Persist) {
     let gathered = persist.gathered.lock();
     let Some(gathered) = &*gathered else { return };
@@ -362,7 +365,8 @@ fn hasten_gathered(persist: &Persist) {
     *last = Some(now);
     let inodes: HashSet<Ino> = gathered().into_iter().collect();
     debug_assert!(!inodes.contains(&Ino(0)), "no inode is open");
-    if let Some(since) = now.checked_sub(persist.options.dirty_expire).filter(|_| !inodes.is_empty()) {
+    let lain = persist.options.dirty_expire.min(KERNEL_HOLDS);
+    if let Some(since) = now.checked_sub(lain).filter(|_| !inodes.is_empty()) {
         persist.flush.lock().hasten(&inodes, since);
     }
 }
