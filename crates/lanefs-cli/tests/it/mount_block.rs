@@ -21,6 +21,7 @@ on_each_transport! {
     an_image_has_one_user_whatever_loop_devices_it_has,
     parts_of_a_file_have_users_of_their_own,
     a_signal_ends_a_mount_of_a_block_device_in_use,
+    a_device_that_takes_no_writes_is_named_as_one,
 }
 
 /// Nothing is made durable but what a test asks for.
@@ -279,4 +280,18 @@ fn is_gone(pid: Pid) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
+}
+
+/// The kernel opens it for writing all the same, and the first write failed as if it were broken.
+fn a_device_that_takes_no_writes_is_named_as_one() {
+    let m = unmounted();
+    let device = Losetup::with(&["--read-only"], &m.image());
+    let mount = |options: &str| {
+        let how = format!("{options},{}", transport().option());
+        lanefs_in(m.work.path(), &["mount", "-o", &how, &device.0, "mnt"])
+    };
+    mount("rw").fails(1, &[&device.0, "read-only", "-o ro"]);
+    mount("ro").ok();
+    lanefs_in(m.work.path(), &["umount", "mnt"]).ok();
+    m.fsck();
 }
