@@ -55,8 +55,9 @@ const STEPS: &[(&str, Step)] = &[
 /// it is in, and how long each took.
 pub fn all(from: &str) -> Result<(), String> {
     let begun = Instant::now();
-    let from: usize = from.parse().map_err(|e| format!("--from {from}: {e}"))?;
-    for (i, (name, step)) in STEPS.iter().enumerate().skip(from.saturating_sub(1)) {
+    let from = from.parse().ok().filter(|n| (1..=STEPS.len()).contains(n));
+    let from = from.ok_or_else(|| format!("--from takes a number from 1 to {}", STEPS.len()))?;
+    for (i, (name, step)) in STEPS.iter().enumerate().skip(from - 1) {
         println!("== step {} of {}: {name} ({} s so far)", i + 1, STEPS.len(), begun.elapsed().as_secs());
         step().map_err(|e| format!("step {} of {}, {name}: {e}", i + 1, STEPS.len()))?;
     }
