@@ -7,6 +7,7 @@ mod cost;
 mod deb;
 mod demo;
 mod faults;
+mod guest;
 mod killtest;
 mod lab;
 mod measure;
@@ -44,6 +45,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small | synced | idle | full [--minutes N]]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
   measure [--quick] [NAME..]   the figures that stand in docs/reports
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
+  guest   `lanefs bench guest` with Debian's kernel, emulated: F2FS and the others take part
   rocksdb-plugin --out DIR [--debug] [--rocksdb PREFIX]   lib/librocksdb_lanefs.so and include/lanefs_rocksdb.h below DIR
   tsan [FILTER..]   the threaded tests under ThreadSanitizer
   virtiofs [--rounds N] [work] [times] [kill]   a volume in a virtual machine: the guest's kernel at work, times beside ext4, kill -9 of the back end and of the machine
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         ["killtest", ref rest @ ..] => killtest::main(rest),
         ["killtest-writer", ref rest @ ..] => killtest::writer::main(rest),
         ["measure", ref rest @ ..] => measure::main(rest),
+        ["guest"] => guest::main(),
         ["fsx", ref rest @ ..] => programs::fsx::main(rest),
         ["rocksdb-plugin", ref rest @ ..] => rocksdb::main(rest),
         ["tsan", ref rest @ ..] => tsan::main(rest),

@@ -38,6 +38,7 @@ const STEPS: &[(&str, Step)] = &[
     ("tests", || run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))),
     ("the module for Python", || crate::python::test(&[])),
     ("programs on a mount", programs_on_a_mount),
+    ("a guest with F2FS", guest),
     ("turns of threads", turns),
     ("crash states", || lab::check("crash", &["--minutes", "3", "--jobs", "2"])),
     ("planted faults", || crate::faults::main(&["--jobs", &cores()])),
@@ -87,10 +88,18 @@ fn loom() -> Result<(), String> {
     run(cargo(&test).env("RUSTFLAGS", "--cfg loom"))
 }
 
-/// On a mount of the command that the tests have just built.
-fn programs_on_a_mount() -> Result<(), String> {
+/// Runs another of these commands with the `lanefs` that the tests have just built.
+fn with_built(words: &[&str]) -> Result<(), String> {
     let lanefs = programs::volume::target().join("debug/lanefs");
-    run(cargo(&["xtask", "programs", "--quick", "pjdfstest", "fsx-rs"]).env("LANEFS", lanefs))
+    run(cargo(&[&["xtask"], words].concat()).env("LANEFS", lanefs))
+}
+
+fn programs_on_a_mount() -> Result<(), String> {
+    with_built(&["programs", "--quick", "pjdfstest", "fsx-rs"])
+}
+
+fn guest() -> Result<(), String> {
+    with_built(&["guest"])
 }
 
 /// Runs the tests that must come out the same twice. They need a simulated clock and threads that

@@ -2,12 +2,12 @@
 //! from, on any mounted file system (by system calls) and on a LaneFS volume in this process.
 //!
 //! The modules, top down: [`cli`] reads the command line; [`paper`] runs and draws the figures of
-//! the papers; [`report`] draws the results of runs; [`embed`] runs SQLite and RocksDB on a volume
-//! in their own process; [`space`] runs file systems that are nearly full; [`compare`] makes,
-//! mounts and removes the peers; [`matrix`] runs all cells of a run and fills the results file;
-//! [`registry`] lists the workloads, compiled for each kind of target; [`runner`] runs one cell
-//! (one workload, one target, one number of workers) and counts; [`workload`] holds one small file
-//! per workload; [`target`] is what a workload runs on.
+//! the papers; [`guest`] runs a command in a virtual machine; [`report`] draws the results of runs;
+//! [`embed`] runs SQLite and RocksDB on a volume in their own process; [`space`] runs file systems
+//! that are nearly full; [`compare`] makes, mounts and removes the peers; [`matrix`] runs all cells
+//! of a run and fills the results file; [`registry`] lists the workloads, compiled for each kind of
+//! target; [`runner`] runs one cell (one workload, one target, one number of workers) and counts;
+//! [`workload`] holds one small file per workload; [`target`] is what a workload runs on.
 
 #![deny(missing_docs)]
 
@@ -18,6 +18,7 @@ pub mod compare;
 pub mod cost;
 pub mod embed;
 pub mod error;
+pub mod guest;
 pub mod interrupt;
 pub mod machine;
 pub mod matrix;

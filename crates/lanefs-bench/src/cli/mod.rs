@@ -1,7 +1,8 @@
-//! The command line: `run`, `compare`, `report`, `list`.
+//! The command line: one variant of [`Command`] for each command.
 
 mod ablate;
 mod cost;
+mod guest;
 mod memory;
 mod profile;
 mod run;
@@ -54,6 +55,12 @@ pub enum Command {
     /// Run one workload for `paper`, and wait.
     #[command(hide = true)]
     PaperCell(crate::paper::CellArgs),
+    /// Run one of these commands in a virtual machine with the kernel of a distribution, for peers
+    /// that this kernel lacks.
+    Guest(crate::guest::GuestArgs),
+    /// What the first process of a guest does.
+    #[command(hide = true)]
+    Inside,
     /// List the workloads.
     List,
 }
@@ -74,6 +81,8 @@ pub fn run(args: Args) -> Res<i32> {
         Command::PaperCell(args) => crate::paper::cell(&args),
         Command::Space(args) => crate::space::run(&args),
         Command::Embed(args) => crate::embed::run(&args),
+        Command::Guest(args) => guest::run(&args, front),
+        Command::Inside => crate::guest::inside(),
         Command::List => {
             for entry in crate::registry::all() {
                 say(format_args!("{:<16} {} ({}/s)", entry.info.name, entry.info.about, entry.info.unit))?;

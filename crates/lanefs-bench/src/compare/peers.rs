@@ -74,7 +74,9 @@ impl Peer {
     /// Returns why it cannot be had here; `lanefs` is the command.
     pub fn missing(&self, lanefs: &Path) -> Option<String> {
         match self {
-            Peer::Kernel { name, .. } if !kernel_has(name) => Some(format!("{name}: this kernel has none")),
+            Peer::Kernel { name, .. } if !kernel_has(name) => {
+                Some(format!("{name}: this kernel has none (`guest -- COMMAND` runs in one that may)"))
+            }
             Peer::Kernel { name, mkfs } if !installed(mkfs[0]) => {
                 Some(format!("{name}: {} is not installed", mkfs[0]))
             }

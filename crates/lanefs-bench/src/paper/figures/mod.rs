@@ -26,7 +26,8 @@ const PEERS: &[&str] = &["lanefs", "lanefs-mount", "tmpfs", "ext4", "xfs", "btrf
 const SYNCED: &[&str] =
     &["lanefs", "lanefs-relaxed", "lanefs-mount", "tmpfs", "ext4", "xfs", "btrfs", "f2fs"];
 
-const F2FS: &str = "the kernel at hand has no F2FS, or it takes no part (--peers f2fs)";
+const F2FS: &str =
+    "the kernel at hand has no F2FS (`guest -- paper ..` has one), or it takes no part (--peers f2fs)";
 const NO_SPANFS: &str = "SpanFS is a patched kernel of 2015";
 
 const fn curve(name: &'static str, title: &'static str, workload: &'static str) -> Curve {
