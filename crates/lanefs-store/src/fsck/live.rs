@@ -4,7 +4,8 @@
 use super::entry::{Fix, Name};
 use super::marks::Marks;
 use super::names::{self, LOST_FOUND, Walked};
-use super::repair::{Job, compare_usage, dir_attrs, mark_summaries};
+use super::repair::{Job, dir_attrs};
+use super::usage::{compare_usage, mark_summaries};
 use super::walk::Walk;
 use super::{FsckReport, Phase, Place, Progress, miscounted, paths};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};

@@ -45,6 +45,7 @@ mod scan;
 pub(crate) mod scrub;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod walk;
 
 use mapped::{after, next_mapped};

@@ -6,6 +6,7 @@ use super::copies::report_copy;
 use super::marks::{Marked, Marks};
 use super::overlay::Overlay;
 use super::scan::{self, Scan};
+use super::usage::{compare_usage, mark_summaries};
 use super::walk::{Salvage, Walk, Walker};
 use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What, miscounted};
 use crate::api::{OpenOptions, OpenReport};
@@ -19,7 +20,6 @@ use crate::log::segment::{Geometry, SegmentTable};
 use crate::log::slots::check_ages;
 use crate::log::superblocks::{find_superblock, order_by};
 use crate::log::usage_table::UsageTable;
-use crate::log::usage_table::leaf_of;
 use crate::recovery::Recovery;
 use crate::tree::block_io::{BlockSource, Owner};
 use crate::tree::inode_state::InodeState;
@@ -27,13 +27,12 @@ use crate::tree::inode_table::{ChunkStep, InodeTable};
 use lanefs_format::orphans;
 use lanefs_format::record::{Effect, encode_group};
 use lanefs_format::slot::Slot;
-use lanefs_format::summary;
 use lanefs_format::superblock::{Superblock, UnverifiedSuperblock};
 use lanefs_format::table_node::TableEntry;
 use lanefs_format::{
     Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -510,89 +509,4 @@ pub(super) fn dir_attrs(mode: u32, generation: u32) -> Attrs {
         btime: now,
         generation,
     }
-}
-
-/// Marks the summaries' blocks; drops those that cannot be read or are none: they are only hints.
-pub(super) fn mark_summaries(usage: &mut UsageTable, io: &Io, marks: &Marks, report: &mut FsckReport) {
-    let mut bad = BTreeSet::new();
-    for (seg, part, r) in usage.summaries() {
-        // Bytes that are no summary lead nowhere, and nothing would write their copy again.
-        let read = io
-            .read(r, "segment summary")
-            .and_then(|b| Ok(summary::decode_summary(&b, r.addr, u64::from(seg), part)?));
-        if let Err(e) = read {
-            report.add(format!("summary of segment {seg}"), &e, "it is dropped", true);
-            bad.insert((seg, part));
-        } else if marks.mark_node(r.addr) != Marked::First {
-            let what = format!("block {} belongs to something else too", r.addr);
-            report.add(format!("summary of segment {seg}"), what, "it is dropped", true);
-            bad.insert((seg, part));
-        } else {
-            report_copy(io, format!("summary of segment {seg}").as_str().into(), r, report);
-        }
-    }
-    bad.into_iter().for_each(|(seg, part)| usage.drop_summary(seg, part));
-}
-
-/// Makes the segment table's marks those that were counted; `charge` hears of blocks that became
-/// live or dead. Returns how many segments differed.
-pub(super) fn compare_usage(
-    segments: &SegmentTable,
-    usage: &mut UsageTable,
-    marks: &Marks,
-    report: Option<&mut FsckReport>,
-    charge: &mut dyn FnMut(i64),
-) -> usize {
-    let (mut missing, mut extra, mut unpaired, mut differ) = (0u64, 0u64, 0, 0);
-    let mut has = vec![0u64; marks.words()];
-    for seg in 0..segments.len() {
-        segments.tree_bits(seg, &mut has);
-        let before = missing + extra;
-        // A segment whose blocks of the tree are all gone may be marked so still, and one with
-        // nothing but blocks of the usage table has no mark.
-        let data = !marks.is_paired(seg) && (0..marks.words()).any(|w| marks.word(seg, w) != 0);
-        if marks.is_paired(seg) && !segments.is_paired(seg) || data && segments.is_paired(seg) {
-            segments.set_paired(seg, marks.is_paired(seg));
-            unpaired += 1;
-            usage.dirty.insert(leaf_of(seg));
-        }
-        for (w, has) in has.iter().enumerate() {
-            let mut diff = has ^ marks.word(seg, w);
-            while diff != 0 {
-                let bit = diff.trailing_zeros();
-                diff &= diff - 1;
-                let on = has >> bit & 1 == 0;
-                (missing, extra) = (missing + u64::from(on), extra + u64::from(!on));
-                let live = i64::from(segments.correct(seg, w as u32 * 64 + bit, on));
-                charge(if on { live } else { -live });
-            }
-        }
-        if missing + extra > before {
-            differ += 1;
-            usage.dirty.insert(leaf_of(seg));
-            let is_corrected = || {
-                let mut now = vec![0; marks.words()];
-                segments.tree_bits(seg, &mut now);
-                now.iter().enumerate().all(|(w, now)| *now == marks.word(seg, w))
-            };
-            debug_assert!(is_corrected(), "the marks of segment {seg} are not as counted");
-        }
-    }
-    let mut report = report;
-    if let Some(report) = &mut report
-        && unpaired > 0
-    {
-        let what = format!("{unpaired} segments are said to hold copies and do not, or the other way about");
-        report.add("usage table", what, "it is set as found", true);
-    }
-    if let Some(report) = report
-        && differ > 0
-    {
-        let what = format!(
-            "{missing} blocks in use are marked free, {extra} free ones in use, in {differ} segments"
-        );
-        report.add("usage table", what, "the marks are set as counted", true);
-    }
-    debug_assert_eq!(differ == 0, missing + extra == 0, "{missing} and {extra} marks in {differ} segments");
-    differ + unpaired
 }

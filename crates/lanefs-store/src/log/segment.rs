@@ -139,7 +139,7 @@ impl SegmentTable {
 
     /// Returns the segments of which there are figures, in order: all that were ever used, and some
     /// that lie beside them.
-    pub(super) fn all_known(&self) -> impl Iterator<Item = SegId> + '_ {
+    pub fn all_known(&self) -> impl Iterator<Item = SegId> + '_ {
         let end = self.len();
         self.figures.known().take_while(move |seg| *seg < end)
     }
