@@ -255,6 +255,8 @@ pub struct InodeImage {
     pub blocks: u64,
     /// Preallocated pages behind its end.
     pub behind: u64,
+    /// Preallocated pages that have no block.
+    pub unwritten: u64,
     /// Extended attributes, as the layer above encoded them.
     pub xattrs: Vec<u8>,
 }

@@ -278,6 +278,12 @@ impl Store {
         self.engine.inodes.has_block(ino, page)
     }
 
+    /// Returns whether the page has no block, and space for one is kept, which it takes when it is
+    /// written; false also if its map would have to be read, or nothing is promised now.
+    pub fn keeps(&self, ino: Ino, page: u64) -> bool {
+        self.may_promise() && self.engine.inodes.keeps(ino, page)
+    }
+
     /// Reserves space for a stored page that is cut or blanked in part: also where nothing is free,
     /// unless many of them wait to be written back.
     pub fn reserve_rewrite(&self, lane: usize) -> bool {

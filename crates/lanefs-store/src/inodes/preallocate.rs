@@ -2,9 +2,9 @@
 //!
 //! 1. A preallocated page without a block is *unwritten*. Users' space is charged for it as for a
 //!    block, from the call that preallocates it until it is written or given up: so it is to be had
-//!    when it is written, though every write goes to a new place. A page that is written brings a
-//!    promise of its own ([`crate::log::space`]), which the block takes; the charge for the
-//!    unwritten page is given back with it.
+//!    when it is written, though every write goes to a new place. A page that is written may bring
+//!    a promise of its own ([`crate::log::space`]), which the block takes. Either way the charge
+//!    for the unwritten page is given back with it.
 //! 2. Which pages those are lies in the inode ([`lanefs_format::prealloc`]), with their number;
 //!    each slot has the sum of these numbers, so that opening need not read all inodes. An update
 //!    that is replayed counts its pages anew.
@@ -144,6 +144,17 @@ impl Inodes {
         let Some(inode) = self.cache.cached(ino) else { return false };
         let i = inode.lock();
         !i.gone && matches!(i.state.lookup(page), Found::Here(PageAt::Block(_)))
+    }
+
+    /// Returns whether the page is known to have no block, and one is kept for it: nothing is read
+    /// for that.
+    pub fn keeps(&self, ino: Ino, page: u64) -> bool {
+        debug_assert!(page < PAGES_END, "page {page} is beyond what a map can hold");
+        let Some(inode) = self.cache.cached(ino) else { return false };
+        let i = inode.lock();
+        !i.gone
+            && i.state.prealloc().contains(page)
+            && matches!(i.state.lookup(page), Found::Here(PageAt::Hole))
     }
 
     /// Returns whether the inode has preallocated pages, none of them behind its first `pages`, and

@@ -212,6 +212,7 @@ fn image_of(s: &InodeState, xattrs: Vec<u8>) -> InodeImage {
         nlink: s.nlink_shown(),
         parent: s.parent(),
         blocks: s.blocks(),
+        unwritten: s.unwritten(),
         behind: s.prealloc().pages_in(&(end..u64::MAX)),
         xattrs,
     }

@@ -57,6 +57,10 @@ impl<const ACCEPTED: bool> PageStore for Pages<ACCEPTED> {
         check_pages(ino, &(page..page + 1));
         self.0.has_block(ino, page)
     }
+    fn keeps(&self, ino: Ino, page: u64) -> bool {
+        check_pages(ino, &(page..page + 1));
+        self.0.keeps(ino, page)
+    }
     fn has_space_for_maps(&self, leaves: u64) -> bool {
         self.0.has_space_for_maps(leaves)
     }

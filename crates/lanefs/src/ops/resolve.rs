@@ -145,8 +145,14 @@ fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Inode> {
     };
     let (size, blocks, behind) = (image.attrs.size, image.blocks, image.behind);
     let body = match kind {
-        // SAFETY: the inode is boxed in `Inode::new` below and never moves out of its box (D8).
-        FileKind::File => Body::File(unsafe { FileData::new(size, blocks, behind) }),
+        FileKind::File => {
+            // SAFETY: the inode is boxed in `Inode::new` below and never moves out of its box (D8).
+            let data = unsafe { FileData::new(size, blocks, behind) };
+            if image.unwritten > 0 {
+                data.note_kept();
+            }
+            Body::File(data)
+        }
         FileKind::Symlink => Body::Link(load_target(core, ino, size)?),
         FileKind::Dir => Body::Dir(Dir::new(false)),
         _ => Body::None,

@@ -947,3 +947,36 @@ fn what_was_removed_just_now_is_in_nobodys_way_when_the_volume_gets_smaller() {
     assert!(fs.read("/0").unwrap() == vec![1; 4 << 20]);
     v.close().unwrap();
 }
+
+/// Space that is kept for pages was promised to them again when they were written: until they were
+/// written back they took twice as much, and of a volume that was half full nothing was to be had.
+#[test]
+fn what_is_preallocated_takes_its_space_once() {
+    for keep_size in [true, false] {
+        let (volume, dev) = volume_with(96, 1);
+        let fs = volume.as_user(Cred::root());
+        let mode = if keep_size { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
+        let content: Vec<u8> = (0..1_000_000).map(|i| i as u8 ^ (i >> 8) as u8).collect();
+        let open = OpenOptions::new().read(true).write(true).create(true).clone();
+        let files: Vec<_> = (0..40).map(|n| fs.open(format!("/f{n}"), &open).unwrap()).collect();
+        files.iter().for_each(|f| f.allocate(mode, 0, content.len() as u64).unwrap());
+        let before = fs.statfs().unwrap().free;
+        for (n, file) in files.iter().enumerate() {
+            // As one piece, and in pieces that are no pages.
+            let piece = if n % 2 == 0 { content.len() } else { 5000 };
+            for (i, part) in content.chunks(piece).enumerate() {
+                file.write_at(part, (i * piece) as u64).unwrap();
+            }
+        }
+        let after = fs.statfs().unwrap().free;
+        // The last page of each may go into its inode.
+        assert!(after + 2 * files.len() as u64 >= before, "{keep_size}: {before} free, then {after}");
+        // There is space for as much again.
+        fs.write("/more", vec![7; 40_000_000]).unwrap();
+        fs.volume().sync().unwrap();
+        drop(files);
+        let fs = reopen(fs, &dev);
+        assert!((0..40).all(|n| fs.read(format!("/f{n}")).unwrap() == content));
+        assert_eq!(fs.read("/more").unwrap(), vec![7; 40_000_000]);
+    }
+}

@@ -5,7 +5,7 @@ use lanefs_sync::SeqWord;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The content is newer than the store's. Holds one block of the store's reservation, but for
-/// [`LENT`].
+/// [`LENT`] and [`KEPT`].
 pub(super) const DIRTY: u32 = 1;
 /// An image of the content is on its way to the store; its reservation travels with it.
 pub(super) const WRITEBACK: u32 = 2;
@@ -33,14 +33,21 @@ pub(super) const LENT: u32 = 128;
 /// The same of the image that is on its way.
 pub(super) const IMAGE_LENT: u32 = 256;
 
+/// Dirty without a reservation: the page is preallocated, and its block is the one that is kept for
+/// it. Never beside [`LENT`].
+pub(super) const KEPT: u32 = 1024;
+/// The same of the image that is on its way.
+pub(super) const IMAGE_KEPT: u32 = 2048;
+
 /// The store has a block of this page for certain: it was written back as a whole, or is on its
 /// way, and nothing was taken from the store since. Spares a look into the file's map.
 pub(super) const STORED: u32 = 512;
 
 /// All state bits.
-const ALL: u32 = DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND | NOTED | LENT | IMAGE_LENT | STORED;
+const ALL: u32 =
+    DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND | NOTED | LENT | IMAGE_LENT | STORED | KEPT | IMAGE_KEPT;
 
-const _: () = assert!(ALL.count_ones() == 10, "a bit for each");
+const _: () = assert!(ALL.count_ones() == 12, "a bit for each");
 
 /// Pages a file can have: offsets up to 8 EiB.
 pub(super) const MAX_PAGES: u64 = 1 << 51;
@@ -126,9 +133,16 @@ impl Desc {
         let (state, slot) = (self.state(), self.slot.load(Ordering::Relaxed));
         debug_assert_eq!(state & !ALL, 0, "state {state:#x}");
         debug_assert!(state & (DIRTY | NOTED) != NOTED, "a clean page counts as a leaf");
-        debug_assert!(state & (DIRTY | LENT) != LENT, "a clean page lacks a promise");
+        debug_assert!(
+            state & DIRTY != 0 || state & (LENT | KEPT) == 0,
+            "a clean page lacks a promise: {state:#x}"
+        );
+        debug_assert!(state & (LENT | KEPT) != LENT | KEPT, "it has a block, or one is kept for it");
         debug_assert!(state & (HOLE | STORED) != HOLE | STORED, "the store has it, and has nothing");
-        debug_assert!(state & (WRITEBACK | IMAGE_LENT) != IMAGE_LENT, "no image lacks a promise");
+        debug_assert!(
+            state & WRITEBACK != 0 || state & (IMAGE_LENT | IMAGE_KEPT) == 0,
+            "no image lacks a promise: {state:#x}"
+        );
         if self.is_free() {
             debug_assert!(slot.is_null(), "a frame of no file is in a tree");
             debug_assert_eq!(self.page.load(Ordering::Relaxed), 0, "a page of no file");

@@ -71,6 +71,8 @@
 //! page that is dirtied again while in writeback takes another. For a page that a truncate or a hole
 //! covers in part the block is asked for so that it is to be had on a full volume too, and so it is for a page
 //! that has a block, or is preallocated, if there is no other: it gives one back, or takes the one that is kept for it.
+//! A preallocated page without a block, in which the file does not end, becomes dirty without any
+//! (KEPT, `frame`): what is kept for it becomes its block.
 //! Where little is free a page with a block of its own, in which the file does not end, is made
 //! dirty without any (LENT, `frame`): the store writes it to another block and has that one back, so
 //! however many wait they need no more than what a round of them takes, which is freed by the
@@ -143,7 +145,7 @@ pub use writeback::{Captured, WritebackGuard};
 
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE};
 use lanefs_sync::lock::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const PAGE: usize = BLOCK_SIZE;
 
@@ -182,11 +184,16 @@ pub struct FileData {
     size_lock: Mutex<()>,
     writeback_lock: Mutex<()>,
     tree: Mutex<()>,
-    /// Nobody has looked yet whether the store holds bytes behind the end. Lowered under the size
-    /// lock, with Release, behind the page's becoming dirty: the partner of the Acquire load in
-    /// `zero_tail`.
-    tail_unsure: AtomicBool,
+    /// [`TAIL_UNSURE`] and [`MAY_KEEP`].
+    marks: AtomicU8,
 }
+
+/// Nobody has looked yet whether the store holds bytes behind the end. Lowered under the size lock,
+/// with Release, behind the page's becoming dirty: the partner of the Acquire load in `zero_tail`.
+const TAIL_UNSURE: u8 = 1;
+/// Pages may be preallocated. Raised behind the call that preallocates. Relaxed: who misses it
+/// takes a promise beside the space that is kept.
+const MAY_KEEP: u8 = 2;
 
 /// The tag of the inode's body and the first part fill a line.
 const _: () = assert!(std::mem::offset_of!(FileData, dirty) == 56 && std::mem::size_of::<FileData>() == 64);
@@ -210,8 +217,18 @@ impl FileData {
             size_lock: Mutex::new(()),
             writeback_lock: Mutex::new(()),
             tree: Mutex::new(()),
-            tail_unsure: AtomicBool::new(!size.is_multiple_of(BLOCK_SIZE as u64)),
+            marks: AtomicU8::new(if size.is_multiple_of(BLOCK_SIZE as u64) { 0 } else { TAIL_UNSURE }),
         }
+    }
+
+    /// Takes note that pages are preallocated.
+    pub fn note_kept(&self) {
+        self.marks.fetch_or(MAY_KEEP, Ordering::Relaxed); // Relaxed: see `MAY_KEEP`
+    }
+
+    /// Returns whether pages may be preallocated.
+    fn may_keep(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & MAY_KEEP != 0 // Relaxed: see `MAY_KEEP`
     }
 
     /// Returns the number of bytes in the file. An append or extending write that returned is

@@ -24,6 +24,9 @@ pub trait PageStore: Sync {
     fn lends(&self) -> bool;
     /// Returns whether the page is known to have a block. Reads nothing.
     fn has_block(&self, ino: Ino, page: u64) -> bool;
+    /// Returns whether the page is known to have no block, and one is kept for it, which it takes
+    /// when it is written. Reads nothing.
+    fn keeps(&self, ino: Ino, page: u64) -> bool;
     /// Returns whether so many leaves may have dirty pages: what is free has space for the nodes of
     /// maps that they may need when they are written back, of which nothing is promised.
     fn has_space_for_maps(&self, _leaves: u64) -> bool {

@@ -1,11 +1,11 @@
 //! Taking pages away: truncate, holes, zeroed and allocated ranges.
 
-use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, LENT, PageGuard, STORED, WRITEBACK};
+use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, KEPT, LENT, PageGuard, STORED, WRITEBACK};
 use super::pool::Hand;
 use super::read::{Loaded, is_zero};
 use super::tree::{self, MAX_PAGES};
 use super::writeback::WritebackGuard;
-use super::{Cut, DataCtx, FileData, PAGE, page_at, pages_of};
+use super::{Cut, DataCtx, FileData, PAGE, TAIL_UNSURE, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
 use lanefs_format::MAX_FILE_SIZE;
@@ -91,8 +91,11 @@ impl FileData {
                 }
                 return Err(e);
             }
-            // It may go into the inode now.
+            // It may go into the inode now, which then takes a block beside the one that is kept.
             tail.reset(STORED);
+            if tail.has(KEPT) && ctx.store.reserve_rewrite(ctx.lane) {
+                tail.reset(KEPT);
+            }
             if blank {
                 self.blank(ctx, &tail, from, PAGE);
             }
@@ -241,6 +244,7 @@ impl FileData {
             let _writeback = self.lock_writeback();
             match ctx.store.preallocate(ctx.lane, ctx.ino, pages.clone(), cut.attrs)? {
                 Some(more) => {
+                    self.note_kept();
                     let behind = pages.end.saturating_sub(pages_of(self.size()));
                     self.behind.fetch_max(behind, Ordering::Relaxed); // Relaxed: a statistic
                     self.add_blocks(more);
@@ -335,7 +339,7 @@ impl FileData {
     /// this mount cuts off it writes back, or keeps.
     pub(super) fn zero_tail(&self, ctx: &DataCtx<'_>) -> Result<()> {
         // Acquire: who sees it lowered sees the page dirty.
-        if !self.tail_unsure.load(Ordering::Acquire) {
+        if self.marks.load(Ordering::Acquire) & TAIL_UNSURE == 0 {
             return Ok(());
         }
         let mut hand = self.hand_for_one(ctx)?;
@@ -367,7 +371,7 @@ impl FileData {
                 tail.unchanged();
             }
         }
-        self.tail_unsure.store(false, Ordering::Release);
+        self.marks.fetch_and(!TAIL_UNSURE, Ordering::Release);
         Ok(())
     }
 
@@ -486,7 +490,7 @@ impl FileData {
             }
             if guard.has(DIRTY) {
                 dirty += 1;
-                promised += u64::from(!guard.has(LENT));
+                promised += u64::from(!guard.has(LENT | KEPT));
                 fresh += u64::from(guard.has(HOLE));
                 self.unmark_dirty(ctx, &guard);
             }

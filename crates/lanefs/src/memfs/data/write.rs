@@ -32,9 +32,9 @@ pub struct Written {
 /// The means that a write has in hand: frames for pages that are missing, and blocks promised to it
 /// that no page has taken.
 #[derive(Default)]
-struct InHand {
-    frames: Hand,
-    blocks: u64,
+pub(super) struct InHand {
+    pub(super) frames: Hand,
+    pub(super) blocks: u64,
 }
 
 /// The reason why the second step ended.
@@ -311,7 +311,7 @@ impl FileData {
             debug_assert!(held.is_none_or(|held| held + 1 == page), "pages are locked in ascending order");
             debug_assert!(guard.desc().is(ctx.ino, page), "another page was locked");
             if from == 0 && rest.len() >= 2 * PAGE {
-                let mut run = Run { pages: smallvec![guard], new: u64::from(new), lent: 0 };
+                let mut run = Run { pages: smallvec![guard], new: u64::from(new), lent: 0, kept: 0 };
                 self.extend_run(ctx, &mut run, rest.len() / PAGE, sized, &mut hand.frames, &pin);
                 drop(before.take());
                 match self.put_run(ctx, &mut run, rest, sized, hand, newly_dirty) {
@@ -328,16 +328,16 @@ impl FileData {
                 undo(ctx, guard, new, &mut hand.frames);
                 return (done, Stop::Shrunk);
             }
-            let mut lent = false;
+            let (mut own, whole) = (0, part.len() == PAGE);
             if !guard.has(DIRTY) {
-                lent = self.is_lent(ctx, &guard);
-                if lent {
-                    // Its block is given back for the one that it will get.
+                own = self.own_space(ctx, &guard, whole);
+                if own != 0 {
+                    // Its block is given back for the one that it will get, or is kept for it.
                 } else if hand.blocks > 0 {
                     hand.blocks -= 1;
                 } else if !ctx.store.reserve(ctx.lane, 1) {
-                    match self.reserve_own(ctx, &guard) {
-                        Ok(is_lent) => lent = is_lent,
+                    match self.reserve_own(ctx, &guard, whole) {
+                        Ok(mark) => own = mark,
                         Err(e) => {
                             undo(ctx, guard, new, &mut hand.frames);
                             return (done, Stop::Failed(e));
@@ -346,7 +346,7 @@ impl FileData {
                 }
             }
             if new && let Err(e) = self.fill_new(ctx, &guard, from, part.len()) {
-                if !lent {
+                if own == 0 {
                     ctx.store.unreserve(ctx.lane, 1);
                 }
                 undo(ctx, guard, new, &mut hand.frames);
@@ -357,10 +357,12 @@ impl FileData {
             guard.desc().touch();
             if !guard.has(DIRTY) {
                 *newly_dirty |= self.set_dirty(ctx, &guard);
-                if lent {
-                    guard.set(LENT);
+                guard.set(own);
+                if own == LENT {
                     ctx.pool.count_lent(ctx.lane, 1);
                 }
+            } else if from + part.len() == PAGE && self.may_keep() {
+                self.give_promise_back(ctx, &guard);
             }
             debug_assert!(guard.has(DIRTY), "what was written is not the store's");
             done += part.len();
@@ -401,11 +403,7 @@ impl FileData {
         let part = &bytes[..run.pages.len() * PAGE];
         copy_into(ctx, &run.pages, part);
         *newly_dirty |= self.set_dirty_run(ctx, &run.pages);
-        if run.lent != 0 {
-            let lent = run.pages.iter().enumerate().filter(|(n, _)| run.lent >> n & 1 == 1);
-            lent.for_each(|(_, page)| page.set(LENT));
-            ctx.pool.count_lent(ctx.lane, run.lent.count_ones().into());
-        }
+        self.mark_own(ctx, run);
         debug_assert!(run.pages.iter().all(|p| p.has(DIRTY)), "what was written is not the store's");
         Ok(part.len())
     }
@@ -463,32 +461,6 @@ impl FileData {
             run.pages.extend(new);
         }
         debug_assert!(run.pages.len() <= most && run.pages.iter().zip(first..).all(|(p, n)| p.page() == n));
-    }
-
-    /// Reserves for the pages of a run that are not dirty. If there is not enough for all, the run
-    /// is cut to its first page; if there is nothing for that, the error is returned.
-    fn reserve_run(&self, ctx: &DataCtx<'_>, run: &mut Run<'_>, hand: &mut InHand) -> Result<()> {
-        if ctx.store.lends() {
-            let lent = run.pages.iter().enumerate().filter(|(_, p)| !p.has(DIRTY) && self.is_lent(ctx, p));
-            run.lent = lent.fold(0, |bits, (n, _)| bits | 1 << n);
-        }
-        loop {
-            let clean = run.pages.iter().filter(|p| !p.has(DIRTY)).count() as u64;
-            let clean = clean - u64::from(run.lent.count_ones());
-            let more = clean.saturating_sub(hand.blocks);
-            if more == 0 || ctx.store.reserve(ctx.lane, more) {
-                hand.blocks -= clean - more;
-                return Ok(());
-            }
-            if let [page] = &run.pages[..] {
-                debug_assert!(hand.blocks == 0, "a block is in hand");
-                run.lent = u64::from(self.reserve_own(ctx, page)?);
-                return Ok(());
-            }
-            while run.pages.len() > 1 {
-                run.undo_last(ctx, &mut hand.frames);
-            }
-        }
     }
 
     /// Gives a frame that was just attached the content of the file around the `len` bytes at
@@ -596,20 +568,23 @@ const RUN: usize = 16;
 const _: () = assert!(RUN <= u64::BITS as usize, "a bit for each page of a run");
 
 /// Consecutive pages that are locked to be written.
-struct Run<'g> {
-    pages: SmallVec<[PageGuard<'g>; RUN]>,
+pub(super) struct Run<'g> {
+    pub(super) pages: SmallVec<[PageGuard<'g>; RUN]>,
     /// The pages for which a frame was attached, a bit each.
     new: u64,
-    /// The pages that become dirty without a promise.
-    lent: u64,
+    /// The pages that become dirty without a promise: that have a block.
+    pub(super) lent: u64,
+    /// Those for which one is kept.
+    pub(super) kept: u64,
 }
 
 impl Run<'_> {
     /// Lets go of the last page, which was not written after all; a frame attached for it goes back
     /// to the hand.
-    fn undo_last(&mut self, ctx: &DataCtx<'_>, hand: &mut Hand) {
+    pub(super) fn undo_last(&mut self, ctx: &DataCtx<'_>, hand: &mut Hand) {
         let Some(guard) = self.pages.pop() else { return };
         self.lent &= !(1 << self.pages.len());
+        self.kept &= !(1 << self.pages.len());
         undo(ctx, guard, self.new >> self.pages.len() & 1 == 1, hand);
     }
 }

@@ -14,7 +14,7 @@
 //! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very
 //! file go on meanwhile.
 
-use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, LENT, ONCE, STORED, WRITEBACK};
+use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_KEPT, IMAGE_LENT, KEPT, LENT, ONCE, STORED, WRITEBACK};
 use super::tree::{self, MAX_PAGES};
 use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
@@ -152,11 +152,17 @@ impl FileData {
             guard.reset(DIRTY);
             self.unmark_dirty(ctx, &guard);
         }
-        let lent = guard.has(LENT);
-        guard.reset(HOLE | BEHIND | LENT | STORED);
+        // An image that may go into the inode has a promise; the page goes on without one.
+        let stays = if extending { KEPT } else { 0 };
+        let own = match (guard.has(LENT), guard.has(KEPT & !stays)) {
+            (true, _) => IMAGE_LENT,
+            (_, true) => IMAGE_KEPT,
+            _ => 0,
+        };
+        guard.reset(HOLE | BEHIND | LENT | STORED | KEPT & !stays);
         // The end of a file may go into its inode.
         let stored = if inside == PAGE { STORED } else { 0 };
-        guard.set(WRITEBACK | stored | if lent { IMAGE_LENT } else { 0 });
+        guard.set(WRITEBACK | stored | own);
         debug_assert_eq!(guard.has(DIRTY), extending, "the mark is cleared before the copy (O15)");
         // SAFETY: a page is a block; the image is ours, and no writer has the page while we hold
         // its lock.
@@ -169,7 +175,7 @@ impl FileData {
         if inside < PAGE {
             image.0[inside..].fill(0);
         }
-        Image::Taken(image, lent)
+        Image::Taken(image, own != 0)
     }
 
     /// Takes note of what became of captured pages: `ok` if the store has them now. If not, they
@@ -184,13 +190,14 @@ impl FileData {
         for &page in pages {
             let Some(guard) = self.lock_page(ctx.ino, page, &pin) else { continue };
             if guard.has(WRITEBACK) {
-                let image_lent = guard.has(IMAGE_LENT);
-                guard.reset(WRITEBACK | IMAGE_LENT | if ok { 0 } else { STORED });
+                let (image_lent, image_kept) = (guard.has(IMAGE_LENT), guard.has(IMAGE_KEPT));
+                guard.reset(WRITEBACK | IMAGE_LENT | IMAGE_KEPT | if ok { 0 } else { STORED });
                 done += 1;
                 if guard.has(DIRTY) {
                     debug_assert!(!guard.has(LENT), "dirtied beside its image without a promise");
+                    debug_assert!(!guard.has(KEPT) || !image_kept, "what is kept for it is its image's");
                     lent += i64::from(image_lent);
-                    spare += u64::from(!ok && !image_lent); // it took a reservation of its own
+                    spare += u64::from(!ok && !image_lent && !image_kept); // it took a reservation of its own
                 } else if ok {
                     clean += 1;
                     lent += i64::from(image_lent);
@@ -203,7 +210,8 @@ impl FileData {
                         continue;
                     }
                 } else {
-                    guard.set(DIRTY | if image_lent { LENT } else { 0 });
+                    let kept = if image_kept { KEPT } else { 0 };
+                    guard.set(DIRTY | kept | if image_lent { LENT } else { 0 });
                     self.mark_dirty(ctx, &guard);
                 }
             }
@@ -258,6 +266,17 @@ impl FileData {
         let _ = self.each_page(from..MAX_PAGES, true, &epoch::pin(), &mut |_, _| {
             count += 1;
             if count == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        count
+    }
+
+    /// Returns how many pages are dirty without a promise, since a block is kept for them.
+    #[cfg(test)]
+    pub fn kept_pages(&self) -> usize {
+        let mut count = 0;
+        let _ = self.each_page(0..MAX_PAGES, true, &epoch::pin(), &mut |_, desc| {
+            count += usize::from(desc.state() & KEPT != 0);
+            ControlFlow::Continue(())
         });
         count
     }
