@@ -22,6 +22,7 @@ on_each_transport! {
     parts_of_a_file_have_users_of_their_own,
     a_signal_ends_a_mount_of_a_block_device_in_use,
     a_device_that_takes_no_writes_is_named_as_one,
+    a_device_that_becomes_smaller_has_failed,
 }
 
 /// Nothing is made durable but what a test asks for.
@@ -294,4 +295,37 @@ fn a_device_that_takes_no_writes_is_named_as_one() {
     mount("ro").ok();
     lanefs_in(m.work.path(), &["umount", "mnt"]).ok();
     m.fsck();
+}
+
+/// The kernel says "no space" of what lies behind the end of a device. That was taken for a full
+/// host: everybody waited for space that was not to come, and an unmount for ever.
+fn a_device_that_becomes_smaller_has_failed() {
+    let m = unmounted();
+    let device = Losetup::new(&m.image());
+    let how = transport().option();
+    lanefs_in(m.work.path(), &["mount", "-o", &how, &device.0, "mnt"]).ok();
+    std::fs::write(m.path("before"), "content").unwrap();
+    File::open(m.path("before")).unwrap().sync_all().unwrap();
+    File::options().write(true).open(m.image()).unwrap().set_len(32 << 20).unwrap();
+    run_command(Command::new("losetup").args(["--set-capacity", &device.0])).ok();
+    let mut failed = None;
+    for n in 0..200 {
+        let content: Vec<u8> = (0..1_000_000u32).map(|i| (i * 31 + n) as u8).collect();
+        let write = || -> std::io::Result<()> {
+            let mut file = File::create(m.path(&format!("f{n}")))?;
+            std::io::Write::write_all(&mut file, &content)?;
+            file.sync_all()
+        };
+        if let Err(e) = write() {
+            failed = e.raw_os_error();
+            break;
+        }
+    }
+    assert!(matches!(failed, Some(libc::EIO | libc::EROFS)), "{failed:?}");
+    let told = lanefs_in(m.work.path(), &["stat", "mnt"]).ok().out;
+    assert!(told.contains("has become smaller") && !told.contains("waiting for space"), "{told}");
+    let begun = Instant::now();
+    umount_when_free(m.work.path()).fails(1, &["lanefs fsck"]);
+    assert!(begun.elapsed() < Duration::from_secs(60), "the unmount waited");
+    assert_eq!(mount_line(&m.dir), None);
 }

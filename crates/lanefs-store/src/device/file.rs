@@ -235,12 +235,20 @@ impl FileDevice {
     }
 
     fn error(&self, what: &'static str, offset: u64, e: Errno) -> StoreError {
+        // Behind its end a block device has no space, says the kernel. No host is full for that,
+        // and waiting helps nobody.
+        let e = if e == Errno::NOSPC && self.has_become_smaller() { Errno::NODATA } else { e };
         let text = match e {
-            Errno::NODATA => "the device ends here: it was truncated".to_string(),
+            Errno::NODATA => "the device ends here: it has become smaller".to_string(),
             Errno::FBIG => format!("beyond what this process may write; {LIMIT}"),
             e => e.to_string(),
         };
         io_error(&self.name, what, offset, e.raw_os_error(), &text)
+    }
+
+    /// Returns whether this is a block device that is not as long as it was.
+    fn has_become_smaller(&self) -> bool {
+        self.block_device && size_of_medium(&self.file, true).is_ok_and(|now| now < self.size())
     }
 
     fn is_misaligned(&self, data: &[u8]) -> bool {
