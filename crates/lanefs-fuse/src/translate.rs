@@ -1,12 +1,14 @@
 //! Words of the kernel to words of the library and back. Nothing here can fail or decide.
 
 use crate::wire::Errno;
-use lanefs::{Cred, Error};
+use lanefs::{Cred, Error, StoreError};
 
 impl From<Error> for Errno {
     fn from(e: Error) -> Errno {
-        if let Error::Store(s) = &e {
-            tracing::error!("{s}");
+        match &e {
+            Error::Store(StoreError::OpenedReadOnly) => tracing::debug!("{e}"),
+            Error::Store(s) => tracing::error!("{s}"),
+            _ => {}
         }
         Errno(e.errno())
     }

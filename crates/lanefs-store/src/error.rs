@@ -46,7 +46,10 @@ pub enum StoreError {
     /// What lives does not fit into what a smaller volume would have: ENOSPC.
     #[error("{0}")]
     TooSmall(String),
-    /// A device error put the volume in read-only mode, or it was opened so: EROFS.
+    /// The volume was opened for reading only: EROFS.
+    #[error("the volume was opened for reading only")]
+    OpenedReadOnly,
+    /// A device error put the volume in read-only mode: EROFS.
     #[error("the volume went read-only after: {why}; unmount it, run `lanefs fsck`, and mount it again")]
     ReadOnly { why: String },
     /// The volume was closed, or is being closed and takes nothing more: EIO.
@@ -129,7 +132,7 @@ impl StoreError {
             StoreError::NotAVolume { .. } => libc::EINVAL,
             StoreError::InUse { .. } => libc::EBUSY,
             StoreError::NoSpace | StoreError::HostFull(_) | StoreError::TooSmall(_) => libc::ENOSPC,
-            StoreError::ReadOnly { .. } => libc::EROFS,
+            StoreError::OpenedReadOnly | StoreError::ReadOnly { .. } => libc::EROFS,
             StoreError::Invalid(_) => libc::EINVAL,
         }
     }

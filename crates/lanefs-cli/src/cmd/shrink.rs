@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// the files do not fit nothing is changed, and the smallest size that is possible is told.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The new size, such as 4G
+    /// The new size, such as 4G; of a volume of several devices that of the last one
     #[arg(long, value_parser = size::parse)]
     pub size: u64,
     /// Do not say what was done

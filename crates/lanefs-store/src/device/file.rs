@@ -77,7 +77,7 @@ impl FileDevice {
         let name = path.display();
         if size == 0 || !size.is_multiple_of(BLOCK_SIZE as u64) || size > i64::MAX as u64 {
             return Err(StoreError::Invalid(format!(
-                "{name}: an image of {size} bytes is not possible; give a multiple of {BLOCK_SIZE}"
+                "{name}: an image of {size} bytes is not possible; give a multiple of {BLOCK_SIZE} below 8 EiB"
             )));
         }
         may_be_written_to(&name.to_string(), size)?;

@@ -166,7 +166,7 @@ impl Log {
     /// Returns an error if nothing may be written: for good, or since a close.
     pub fn check_writable(&self) -> Result<()> {
         if self.read_only {
-            return Err(StoreError::ReadOnly { why: "it was opened for reading only".into() });
+            return Err(StoreError::OpenedReadOnly);
         }
         // Relaxed: refuses early; who comes too late for it is refused in the section.
         if self.sections.closing.load(Ordering::Relaxed) {
