@@ -214,7 +214,9 @@ impl Generator {
                     modes.extend([0x10, 0x11]);
                 }
                 let mode = *self.rng.pick(&modes);
-                let offset = self.rng.below(12_000);
+                // Now and then so far from all else that the space between is not to be kept.
+                let far = if self.rng.one_in(5) { self.rng.below(4) << 21 } else { 0 };
+                let offset = far + self.rng.below(12_000);
                 Op::Fallocate { fd: self.open_fd(), mode, offset, len: self.rng.below(9_000) }
             }
             73..=74 => Op::Chmod { path: self.path(), mode: self.mode() },
