@@ -54,6 +54,8 @@ pub struct Generator {
     profile: Profile,
     tag: u32,
     handles: u32,
+    /// Calls that come next, the last of them first.
+    next: Vec<Op>,
 }
 
 const DIRS: [&str; 4] = ["", "/d", "/e", "/d/f"];
@@ -63,7 +65,7 @@ const XATTRS: [&str; 4] = ["user.a", "user.b", "trusted.t", "user.long-name-of-a
 impl Generator {
     /// A generator for a seed.
     pub fn new(seed: u64, profile: Profile) -> Generator {
-        Generator { rng: Rng::new(seed), profile, tag: 0, handles: 0 }
+        Generator { rng: Rng::new(seed), profile, tag: 0, handles: 0, next: Vec::new() }
     }
 
     fn path(&mut self) -> Name {
@@ -146,8 +148,26 @@ impl Generator {
         Step { who, op }
     }
 
+    /// Has ranges of a file preallocated that lie so far from each other that the space between is
+    /// not to be kept: an inode has two ranges, so the third and fourth are written.
+    fn far_apart(&mut self, fd: u8) {
+        for _ in 0..2 + self.rng.below(3) {
+            let mode = if self.rng.one_in(3) { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
+            let offset = (self.rng.below(5) << 21) + self.rng.below(12_000);
+            let len = 1 + self.rng.below(9_000);
+            let op = match self.rng.below(4) {
+                0 => Op::Pwrite { fd, offset, data: self.data() },
+                _ => Op::Fallocate { fd, mode, offset, len },
+            };
+            self.next.push(op);
+        }
+    }
+
     fn op(&mut self) -> Option<Op> {
         let p = self.profile;
+        if let Some(op) = self.next.pop() {
+            return Some(op);
+        }
         Some(match self.rng.below(100) {
             0..=12 => {
                 let acc = *self.rng.pick(&[libc::O_RDWR, libc::O_RDWR, libc::O_WRONLY, libc::O_RDONLY]);
@@ -214,10 +234,12 @@ impl Generator {
                     modes.extend([0x10, 0x11]);
                 }
                 let mode = *self.rng.pick(&modes);
-                // Now and then so far from all else that the space between is not to be kept.
-                let far = if self.rng.one_in(5) { self.rng.below(4) << 21 } else { 0 };
-                let offset = far + self.rng.below(12_000);
-                Op::Fallocate { fd: self.open_fd(), mode, offset, len: self.rng.below(9_000) }
+                let fd = self.open_fd();
+                if self.rng.one_in(4) {
+                    self.far_apart(fd);
+                }
+                let offset = self.rng.below(12_000);
+                Op::Fallocate { fd, mode, offset, len: self.rng.below(9_000) }
             }
             73..=74 => Op::Chmod { path: self.path(), mode: self.mode() },
             75 => Op::Chown {
