@@ -9,11 +9,11 @@
 //! place where the command makes images. The folders that the command writes results to are the
 //! host's, and may be written. So results are where they would be without a guest.
 //!
-//! 1. [`kernel`] finds a kernel and the modules it takes: this system's, or a package that is
+//! 1. `kernel` finds a kernel and the modules it takes: this system's, or a package that is
 //!    fetched and only unpacked.
-//! 2. [`first`] packs the first file system: this program as `/init`, its libraries, the modules.
-//! 3. [`machine`] starts QEMU, with KVM where there is one, and waits for its end.
-//! 4. [`inside`] is what this program does as the guest's first process: it loads the modules,
+//! 2. `first` packs the first file system: this program as `/init`, its libraries, the modules.
+//! 3. `machine` starts QEMU, with KVM where there is one, and waits for its end.
+//! 4. `inside` is what this program does as the guest's first process: it loads the modules,
 //!    mounts, runs the command, and powers off. The command's output goes to standard output by a
 //!    port of its own; what the kernel says is kept for when something fails.
 
