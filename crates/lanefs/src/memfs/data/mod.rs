@@ -145,7 +145,7 @@ pub use writeback::{Captured, WritebackGuard};
 
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE};
 use lanefs_sync::lock::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const PAGE: usize = BLOCK_SIZE;
 
@@ -179,21 +179,20 @@ pub struct FileData {
     /// Pieces of it that may be on their way; see `gaps`. Written once, by the first write that is
     /// handed over out of its order.
     gaps: gaps::Gaps,
-    apart: u64,
+    /// Pages may be preallocated. Raised behind the call that preallocates. Relaxed: who misses it
+    /// takes a promise beside the space that is kept. Here, where writers look anyway: locks lie on
+    /// the next line.
+    may_keep: AtomicBool,
+    apart: [u8; 7],
     dirty: AtomicU32,
     size_lock: Mutex<()>,
     writeback_lock: Mutex<()>,
     tree: Mutex<()>,
-    /// [`TAIL_UNSURE`] and [`MAY_KEEP`].
-    marks: AtomicU8,
+    /// Nobody has looked yet whether the store holds bytes behind the end. Lowered under the size
+    /// lock, with Release, behind the page's becoming dirty: the partner of the Acquire load in
+    /// `zero_tail`.
+    tail_unsure: AtomicBool,
 }
-
-/// Nobody has looked yet whether the store holds bytes behind the end. Lowered under the size lock,
-/// with Release, behind the page's becoming dirty: the partner of the Acquire load in `zero_tail`.
-const TAIL_UNSURE: u8 = 1;
-/// Pages may be preallocated. Raised behind the call that preallocates. Relaxed: who misses it
-/// takes a promise beside the space that is kept.
-const MAY_KEEP: u8 = 2;
 
 /// The tag of the inode's body and the first part fill a line.
 const _: () = assert!(std::mem::offset_of!(FileData, dirty) == 56 && std::mem::size_of::<FileData>() == 64);
@@ -212,23 +211,24 @@ impl FileData {
             blocks: AtomicU64::new(blocks),
             behind: AtomicU64::new(behind),
             gaps: gaps::Gaps::new(),
-            apart: 0,
+            may_keep: AtomicBool::new(false),
+            apart: [0; 7],
             dirty: AtomicU32::new(0),
             size_lock: Mutex::new(()),
             writeback_lock: Mutex::new(()),
             tree: Mutex::new(()),
-            marks: AtomicU8::new(if size.is_multiple_of(BLOCK_SIZE as u64) { 0 } else { TAIL_UNSURE }),
+            tail_unsure: AtomicBool::new(!size.is_multiple_of(BLOCK_SIZE as u64)),
         }
     }
 
     /// Takes note that pages are preallocated.
     pub fn note_kept(&self) {
-        self.marks.fetch_or(MAY_KEEP, Ordering::Relaxed); // Relaxed: see `MAY_KEEP`
+        self.may_keep.store(true, Ordering::Relaxed); // Relaxed: see the field
     }
 
     /// Returns whether pages may be preallocated.
     fn may_keep(&self) -> bool {
-        self.marks.load(Ordering::Relaxed) & MAY_KEEP != 0 // Relaxed: see `MAY_KEEP`
+        self.may_keep.load(Ordering::Relaxed) // Relaxed: see the field
     }
 
     /// Returns the number of bytes in the file. An append or extending write that returned is

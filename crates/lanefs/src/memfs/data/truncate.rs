@@ -5,7 +5,7 @@ use super::pool::Hand;
 use super::read::{Loaded, is_zero};
 use super::tree::{self, MAX_PAGES};
 use super::writeback::WritebackGuard;
-use super::{Cut, DataCtx, FileData, PAGE, TAIL_UNSURE, page_at, pages_of};
+use super::{Cut, DataCtx, FileData, PAGE, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
 use lanefs_format::MAX_FILE_SIZE;
@@ -339,7 +339,7 @@ impl FileData {
     /// this mount cuts off it writes back, or keeps.
     pub(super) fn zero_tail(&self, ctx: &DataCtx<'_>) -> Result<()> {
         // Acquire: who sees it lowered sees the page dirty.
-        if self.marks.load(Ordering::Acquire) & TAIL_UNSURE == 0 {
+        if !self.tail_unsure.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut hand = self.hand_for_one(ctx)?;
@@ -371,7 +371,7 @@ impl FileData {
                 tail.unchanged();
             }
         }
-        self.marks.fetch_and(!TAIL_UNSURE, Ordering::Release);
+        self.tail_unsure.store(false, Ordering::Release);
         Ok(())
     }
 
