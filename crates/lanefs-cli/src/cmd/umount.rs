@@ -73,11 +73,7 @@ pub fn run(args: &Args) -> Outcome {
 /// the images, or somebody has them open.
 fn was_closed(images: &[PathBuf]) -> Option<bool> {
     let devices = super::info::open_devices(images).ok()?;
-    match lanefs_store::Store::was_closed(devices) {
-        Err(lanefs_store::StoreError::InUse { .. }) => None,
-        // What cannot be read any more was not closed either.
-        closed => Some(closed.unwrap_or(false)),
-    }
+    lanefs_store::Store::was_closed(devices).ok()
 }
 
 /// Returns the mountpoint as the mount table has it, also if nobody answers there any more.
