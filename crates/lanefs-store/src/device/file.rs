@@ -239,7 +239,8 @@ impl FileDevice {
         // and waiting helps nobody.
         let e = if e == Errno::NOSPC && self.has_become_smaller() { Errno::NODATA } else { e };
         let text = match e {
-            Errno::NODATA => "the device ends here: it has become smaller".to_string(),
+            Errno::NODATA if self.block_device => "the device ends here: it has become smaller".to_string(),
+            Errno::NODATA => "the device ends here: it was truncated".to_string(),
             Errno::FBIG => format!("beyond what this process may write; {LIMIT}"),
             e => e.to_string(),
         };
