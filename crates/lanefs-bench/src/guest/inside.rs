@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-/// Options of the host's folders: the cache may trust what it has of files that nobody changes.
+/// Options of the host's folders.
 const SHARE: &str = "trans=virtio,version=9p2000.L,msize=512000,access=any";
 
 /// Does all that the guest is there for. It returns only where this is no guest.

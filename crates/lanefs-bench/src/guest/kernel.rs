@@ -50,8 +50,10 @@ pub fn find(named: Option<&Path>) -> Res<Kernel> {
         return below(dir);
     }
     let kept = kept();
-    let Err(own) = below(Path::new("/")) else { return below(Path::new("/")) };
-    below(&kept).or_else(|_| {
+    below(Path::new("/")).or_else(|own| {
+        if let Ok(kernel) = below(&kept) {
+            return Ok(kernel);
+        }
         fetch(&kept).map_err(|e| {
             Failure::new(format!(
                 "no kernel for the guest: {own}; and Debian's: {e}. Unpack the package of one somewhere \
@@ -111,9 +113,9 @@ fn below(dir: &Path) -> Res<Kernel> {
     if !all.contains_key("f2fs") {
         return Err(Failure::new(format!("{}: no module f2fs", modules.display())));
     }
-    let mut order = Vec::new();
+    let (mut rest, mut order) = (all, Vec::new());
     for name in MODULES {
-        load_order(name, &all, &mut order)?;
+        load_order(name, &mut rest, &mut order)?;
     }
     Ok(Kernel { image, release, modules: order })
 }
@@ -139,21 +141,15 @@ fn modules_below(dir: &Path) -> Res<BTreeMap<String, PathBuf>> {
     Ok(all)
 }
 
-/// Appends a module behind those it needs, each once. One that has no file is built in, or is not
-/// had by this kernel; what lacks it says so when it is used.
-fn load_order(name: &str, all: &BTreeMap<String, PathBuf>, order: &mut Vec<PathBuf>) -> Res<()> {
-    let Some(path) = all.get(&plain(name)) else { return Ok(()) };
-    if order.contains(path) {
-        return Ok(());
+/// Appends a module behind those it needs, and takes each out of `rest`: so each comes once, and a
+/// circle ends. One that has no file is built in, or is not had by this kernel; what lacks it says
+/// so when it is used.
+fn load_order(name: &str, rest: &mut BTreeMap<String, PathBuf>, order: &mut Vec<PathBuf>) -> Res<()> {
+    let Some(path) = rest.remove(&plain(name)) else { return Ok(()) };
+    for needed in needs(&std::fs::read(&path).at(path.display())?) {
+        load_order(&needed, rest, order)?;
     }
-    let module = std::fs::read(path).at(path.display())?;
-    // A circle, which no kernel has, would end here: each round of it takes a path away.
-    let mut others = all.clone();
-    others.remove(&plain(name));
-    for needed in needs(&module) {
-        load_order(&needed, &others, order)?;
-    }
-    order.push(path.clone());
+    order.push(path);
     Ok(())
 }
 

@@ -300,10 +300,11 @@ fn a_device_that_takes_no_writes_is_named_as_one() {
 /// The kernel says "no space" of what lies behind the end of a device. That was taken for a full
 /// host: everybody waited for space that was not to come, and an unmount for ever.
 fn a_device_that_becomes_smaller_has_failed() {
-    let m = unmounted();
+    let mut m = unmounted();
     let device = Losetup::new(&m.image());
     let how = transport().option();
     lanefs_in(m.work.path(), &["mount", "-o", &how, &device.0, "mnt"]).ok();
+    m.is_mounted();
     std::fs::write(m.path("before"), "content").unwrap();
     File::open(m.path("before")).unwrap().sync_all().unwrap();
     File::options().write(true).open(m.image()).unwrap().set_len(32 << 20).unwrap();

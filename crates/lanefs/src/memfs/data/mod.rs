@@ -72,7 +72,8 @@
 //! covers in part the block is asked for so that it is to be had on a full volume too, and so it is for a page
 //! that has a block, or is preallocated, if there is no other: it gives one back, or takes the one that is kept for it.
 //! A preallocated page without a block, in which the file does not end, becomes dirty without any
-//! (KEPT, `frame`): what is kept for it becomes its block.
+//! (KEPT, `frame`): what is kept for it becomes its block. An image of it with a size in the middle of
+//! the page, which an extension overtakes, takes a promise all the same: it may go into the inode.
 //! Where little is free a page with a block of its own, in which the file does not end, is made
 //! dirty without any (LENT, `frame`): the store writes it to another block and has that one back, so
 //! however many wait they need no more than what a round of them takes, which is freed by the
