@@ -487,7 +487,7 @@ fn what_is_only_read_is_not_changed() {
         let written = s.submit(tx(false, vec![], vec![update(20, 4096, vec![(0, page(2))])]));
         let cut = s.unmap(0, Ino(20), 0..1, Some(&Cut { size: Some(0), time: None, attrs: &|| attrs(0) }));
         for answer in [written, cut] {
-            assert!(matches!(answer, Err(StoreError::ReadOnly { .. } | StoreError::Closed)), "{answer:?}");
+            assert!(matches!(answer, Err(StoreError::OpenedReadOnly | StoreError::Closed)), "{answer:?}");
         }
         assert_eq!(s.load_inode(Ino(20)).unwrap().unwrap().attrs.size, 4096);
         assert_eq!(read(&s, 20, 0).unwrap().0, page(1).0);

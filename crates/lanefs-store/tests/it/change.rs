@@ -266,6 +266,6 @@ fn what_cannot_be_grown_or_named_is_refused_and_nothing_is_changed() {
     let o = OpenOptions { read_only: true, ..OpenOptions::default() };
     let (s, _) = Store::open(vec![d], &o).unwrap();
     assert_eq!((size(&s), s.info().label.as_str()), (LARGE, "large"));
-    assert!(matches!(s.grow(None), Err(StoreError::ReadOnly { .. })));
-    assert!(matches!(s.set_label("x"), Err(StoreError::ReadOnly { .. })));
+    assert!(matches!(s.grow(None), Err(StoreError::OpenedReadOnly)));
+    assert!(matches!(s.set_label("x"), Err(StoreError::OpenedReadOnly)));
 }
