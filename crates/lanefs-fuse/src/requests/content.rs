@@ -86,7 +86,7 @@ pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     let file = adaptor.volume.node_open(&root(), req.ino, adaptor.open_flags(flags))?;
     debug_assert_eq!(file.ino(), req.ino);
     if open_flags & OPEN_KILL_SUIDGID != 0 {
-        rights::kill_priv(&adaptor.volume, &adaptor.aside, req, req.ino)?;
+        rights::kill_priv(adaptor, req, req.ino)?;
     }
     if may_gather(adaptor, &file) && file.stat()?.blocks == 0 {
         adaptor.aside.attributes_changed(req.ino);
@@ -125,7 +125,7 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     // O_TRUNC takes setuid from a file that was there; a new one keeps the mode that it was
     // made with.
     if open_flags & OPEN_KILL_SUIDGID != 0 && !made {
-        rights::kill_priv(&adaptor.volume, &adaptor.aside, req, stat.ino)?;
+        rights::kill_priv(adaptor, req, stat.ino)?;
         stat = file.stat()?;
     }
     assume_block(adaptor, &file, &mut stat);
@@ -205,7 +205,7 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         file.may_write()?;
     }
     if how & WRITE_KILL_SUIDGID != 0 {
-        rights::kill_priv(&adaptor.volume, &adaptor.aside, req, req.ino)?;
+        rights::kill_priv(adaptor, req, req.ino)?;
     }
     if adaptor.stateless && flags & libc::O_DIRECT == 0 {
         comes_into_cache(adaptor, req.ino);
@@ -291,7 +291,7 @@ pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     // Open for appending: what an append-only file forbids is asked below.
     let file = adaptor.file(req.ino, a.u64()?, libc::O_RDWR | libc::O_APPEND)?;
     let (offset, length, mode) = (a.u64()?, a.u64()?, a.u32()?);
-    rights::kill_priv_of(&adaptor.volume, &adaptor.aside, req, req.ino)?;
+    rights::kill_priv_of(adaptor, req, req.ino)?;
     // The kernel keeps the times of files that it caches writes of, and hands its own over.
     let allocate = if adaptor.writeback { File::allocate_back } else { File::allocate };
     let done = allocate(&file, mode as i32, offset, length);
@@ -335,7 +335,7 @@ pub(super) fn copy_file_range(adaptor: &Adaptor, req: &Request<'_>, reply: &mut 
     let to_ino = Ino(a.u64()?);
     let to = adaptor.file(to_ino, a.u64()?, libc::O_RDWR)?;
     let (to_offset, len) = (a.u64()?, a.u64()?);
-    rights::kill_priv_of(&adaptor.volume, &adaptor.aside, req, to_ino)?;
+    rights::kill_priv_of(adaptor, req, to_ino)?;
     // The answer carries 32 bits; the caller comes back for the rest.
     let copy = if adaptor.writeback { File::copy_range_back_to } else { File::copy_range_to };
     let n = copy(&from, from_offset, &to, to_offset, len.min(1 << 30))?;

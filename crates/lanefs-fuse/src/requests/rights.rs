@@ -13,7 +13,6 @@
 
 use super::Wire;
 use crate::adaptor::Adaptor;
-use crate::aside::Aside;
 use crate::translate::root;
 use crate::wire::Request;
 use crate::wire::abi::fattr;
@@ -53,8 +52,11 @@ fn kills_sgid(req: &Request<'_>, mode: u32, gid: u32) -> bool {
 
 /// Clears setuid and setgid if the file has them. The kernel hears of it before the request is
 /// answered: by a mode that it believes somebody would be root who is not.
-pub(super) fn kill_priv(volume: &Volume, aside: &Aside, req: &Request<'_>, target: Ino) -> Result<()> {
-    let stat = volume.node_stat(target)?;
+///
+/// Where the kernel keeps the times of files it has changed the ctime itself, and hands it over
+/// unless it was that before: a later one would stay here, and never be shown.
+pub(super) fn kill_priv(adaptor: &Adaptor, req: &Request<'_>, target: Ino) -> Result<()> {
+    let stat = adaptor.volume.node_stat(target)?;
     debug_assert_eq!(stat.ino, target);
     if stat.mode & SET_ID == 0 {
         return Ok(());
@@ -64,19 +66,20 @@ pub(super) fn kill_priv(volume: &Volume, aside: &Aside, req: &Request<'_>, targe
         return Ok(());
     }
     debug_assert!(!kill_sgid || stat.mode & libc::S_ISGID != 0, "there is none to go");
-    let kill = SetAttr { kill_priv: true, kill_sgid, ..SetAttr::default() };
-    volume.node_setattr(&root(), target, &kill)?;
-    aside.attributes_changed(target);
+    let ctime = adaptor.writeback.then_some(stat.ctime);
+    let kill = SetAttr { kill_priv: true, kill_sgid, ctime, ..SetAttr::default() };
+    adaptor.volume.node_setattr(&root(), target, &kill)?;
+    adaptor.aside.attributes_changed(target);
     Ok(())
 }
 
 /// Clears setuid and setgid if the file has them and who changes it may not keep them.
-pub(super) fn kill_priv_of(volume: &Volume, aside: &Aside, req: &Request<'_>, target: Ino) -> Result<()> {
+pub(super) fn kill_priv_of(adaptor: &Adaptor, req: &Request<'_>, target: Ino) -> Result<()> {
     // Few files have these bits; only of them it is asked who changes them.
-    if volume.node_stat(target)?.mode & SET_ID == 0 || req.keeps_set_ids() {
+    if adaptor.volume.node_stat(target)?.mode & SET_ID == 0 || req.keeps_set_ids() {
         return Ok(());
     }
-    kill_priv(volume, aside, req, target)
+    kill_priv(adaptor, req, target)
 }
 
 /// Returns the mode that a file keeps, with setuid and setgid, through a change of owner that
