@@ -1,8 +1,15 @@
-//! Images behind loop devices, which the kernel can mount as block devices.
+//! Loop devices, which the kernel can mount as block devices: with an image behind them, or one that
+//! only stands for an image.
+//!
+//! The kernel tells a FUSE server of `sync` only where it has mounted a block device, and looks at
+//! nothing of that. So the server of an image goes on reading and writing the file itself, and the
+//! loop device that is mounted is one of the same file that begins behind all that a file may have
+//! ([`STANDS_FOR`]): it has no bytes, so that nobody reads what is stale there, or writes over the
+//! volume.
 
 use crate::failure::{About, Failure};
 use crate::mounted;
-use lanefs_store::device::FileOptions;
+use lanefs_store::device::{FileOptions, STANDS_FOR};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -16,10 +23,12 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 /// Bytes of the kernel's `struct loop_config`.
 const CONFIG: usize = 304;
-/// The offset of the flags in it.
+/// Where the offset of what is attached stands in it.
+const OFFSET: usize = 32;
+/// Where the flags stand in it.
 const FLAGS: usize = 60;
 
-const _: () = assert!(FLAGS + 4 <= CONFIG);
+const _: () = assert!(OFFSET + 8 <= FLAGS && FLAGS + 4 <= CONFIG);
 
 /// A loop device that an image is attached to. The kernel detaches it when nobody has it open and
 /// it is not mounted any more, however the processes that had it ended.
@@ -39,7 +48,7 @@ pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, Failure> {
     let how = FileOptions { read_only, ..FileOptions::default() };
     let claim = mounted::device_when_closed(image, &images, how).map_err(lanefs::Error::from)?;
     let file = File::options().read(true).write(!read_only).open(image).about(image.display())?;
-    let device = attach_file(&file, read_only).about(format_args!(
+    let device = attach_file(&file, read_only, 0).about(format_args!(
         "{}: cannot be attached to a loop device, which -o loop asks for",
         image.display()
     ));
@@ -47,11 +56,19 @@ pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, Failure> {
     device
 }
 
-/// Attaches an open file.
-fn attach_file(file: &File, read_only: bool) -> io::Result<LoopDevice> {
+/// Returns a loop device that stands for an image which this process has open.
+pub fn stand_for(image: &Path, read_only: bool) -> io::Result<LoopDevice> {
+    let file = File::options().read(true).write(!read_only).open(image)?;
+    attach_file(&file, read_only, STANDS_FOR)
+}
+
+/// Attaches what an open file has from an offset on.
+fn attach_file(file: &File, read_only: bool, offset: u64) -> io::Result<LoopDevice> {
     let control = File::options().read(true).write(true).open("/dev/loop-control")?;
     let mut config = [0_u8; CONFIG];
-    let flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+    let direct = if offset == STANDS_FOR { 0 } else { LO_FLAGS_DIRECT_IO };
+    let flags = LO_FLAGS_AUTOCLEAR | direct | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+    config[OFFSET..OFFSET + 8].copy_from_slice(&offset.to_ne_bytes());
     config[..4].copy_from_slice(&(file.as_raw_fd() as u32).to_ne_bytes());
     config[4..8].copy_from_slice(&4096_u32.to_ne_bytes());
     config[FLAGS..FLAGS + 4].copy_from_slice(&flags.to_ne_bytes());

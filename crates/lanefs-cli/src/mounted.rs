@@ -100,7 +100,7 @@ pub fn dir_of(images: &[PathBuf]) -> Option<PathBuf> {
         return None;
     }
     match ask(&mount.dir) {
-        Ok(about) => match uuid_of(images.first()?) {
+        Ok(about) => match uuid_of(&names::behind(images.first()?)) {
             // Who may not read the image is no owner of it, and hears what the mount allows.
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Some(mount.dir),
             uuid => (uuid.ok() == Some(Some(about.uuid))).then_some(mount.dir),

@@ -80,12 +80,12 @@ fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConf
     for (on, option) in [(!config.is_unchecked(), ",default_permissions"), (others, ",allow_other")] {
         data.push_str(if on { option } else { "" });
     }
-    let mount = |kind, data: String| -> io::Result<()> {
+    let mount = |source: &str, kind, data: String| -> io::Result<()> {
         let data = CString::new(data)?;
-        Ok(rustix::mount::mount(config.source.as_str(), mountpoint, kind, config.flags(), data.as_c_str())?)
+        Ok(rustix::mount::mount(source, mountpoint, kind, config.flags(), data.as_c_str())?)
     };
-    if config.block_device {
-        match mount("fuseblk.lanefs", format!("{data},blksize=4096")) {
+    if let Some(block_device) = &config.block_device {
+        match mount(block_device, "fuseblk.lanefs", format!("{data},blksize=4096")) {
             Ok(()) => return Ok(device),
             // A kernel may have no such type, or let nobody write to a block device that is
             // mounted.
@@ -95,7 +95,7 @@ fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConf
             ),
         }
     }
-    mount("fuse.lanefs", data)?;
+    mount(&config.source, "fuse.lanefs", data)?;
     Ok(device)
 }
 

@@ -21,10 +21,11 @@ pub enum IoUring {
 pub struct MountConfig {
     /// The source as the mount table shows it: the image.
     pub source: String,
-    /// The source is a block device, which root mounts as such: the kernel passes on `sync`
-    /// and `syncfs` then, and an unmount waits until the volume is closed. It has to be open
-    /// without keeping the kernel from mounting it (`FileOptions::exclusive` of the store).
-    pub block_device: bool,
+    /// The block device that root mounts the volume as: the kernel passes on `sync` and `syncfs`
+    /// then, and an unmount waits until the volume is closed. The kernel looks at nothing of it.
+    /// Where it is the volume's own it has to be open without keeping the kernel from mounting it
+    /// (`FileOptions::exclusive` of the store); one that only stands for the volume does as well.
+    pub block_device: Option<String>,
     /// Refuse every change.
     pub read_only: bool,
     /// Whether users other than the one who mounts may enter; `None`: only if root mounts.
@@ -77,7 +78,7 @@ impl Default for MountConfig {
     fn default() -> Self {
         MountConfig {
             source: "lanefs".into(),
-            block_device: false,
+            block_device: None,
             read_only: false,
             allow_other: None,
             allow_root: false,

@@ -1,8 +1,8 @@
 //! `cargo xtask killtest synced [--rounds N] [--seed S] [--order ordered|relaxed]`: rounds on a
-//! volume on a loop device, of which the kernel passes syncfs(2) on to the server. Nobody calls
-//! fsync: two threads make, rename, replace, write over, extend and remove hundreds of files and
-//! call syncfs behind them, over and over. After the kill all that was done before a syncfs that
-//! had returned must be there. Takes root.
+//! volume that root mounts, by turns an image and a block device, of which the kernel passes
+//! syncfs(2) on to the server. Nobody calls fsync: two threads make, rename, replace, write over,
+//! extend and remove hundreds of files and call syncfs behind them, over and over. After the kill
+//! all that was done before a syncfs that had returned must be there. Takes root.
 
 use super::{Totals, child, start};
 use crate::programs::volume::{self, Volume};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Sizes of the volumes: much that checkpoints and the cleaner do between two syncfs, and little.
 const SIZES: [&str; 2] = ["128M", "1G"];
+/// Whether one after the other is an image or on a block device.
+const ON_DEVICE: [bool; 4] = [false, true, true, false];
 /// Rounds that one volume lives for.
 const ROUNDS: u64 = 8;
 
@@ -32,7 +34,9 @@ pub fn main(rounds: u64, ordered: bool, seed: u64) -> Result<(), String> {
             None => {
                 let order = if ordered { "ordered" } else { "relaxed" };
                 let size = SIZES[(n / ROUNDS) as usize % SIZES.len()];
-                let mut made = Volume::make_on_device(&lanefs, size, &["-o", &format!("order={order}")])?;
+                let on_device = ON_DEVICE[(n / ROUNDS) as usize % ON_DEVICE.len()];
+                let make = if on_device { Volume::make_on_device } else { Volume::make };
+                let mut made = make(&lanefs, size, &["-o", &format!("order={order}")])?;
                 made.mount()?;
                 volume.insert(made)
             }

@@ -23,15 +23,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// until `lanefs umount DIR` or umount(8). Options of -o: those of mount(8) (ro, noexec, suid, dev,
 /// noatime, sync, dirsync), of FUSE (allow_other, allow_root, auto_unmount), unchecked (only root
 /// enters, and no mode is asked), noxattr (no extended attributes, which the kernel asks for before
-/// the first write to a file), loop (of an image in a file: has sync and syncfs be a promise, root
-/// only), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a time),
-/// spin=MICROSECONDS (for which the thread that serves a lone caller looks for its next request
-/// before it sleeps: 50, or up to 1000; 0 sleeps at once), max_write=BYTES (of one request: 4096 to
-/// 1048576), ttl=SECONDS, profile=gather|through|stateless (what the kernel asks for), nowriteback,
-/// cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer
-/// on small volumes), log=FILE, metrics=SOCKET (where the mount tells its figures to Prometheus),
-/// create, size=SIZE (of an image that is made), fsname=NAME (taken and left aside: the mount table
-/// names the images). A mount made by root is open to all users unless noallow_other is given.
+/// the first write to a file), noloop (no loop device that has sync and syncfs reach the mount of
+/// an image in a file), loop (one that is read and written), and io_uring=auto|on|off, threads=N,
+/// readers=N (threads that read /dev/fuse at a time), spin=MICROSECONDS (for which the thread that
+/// serves a lone caller looks for its next request before it sleeps: 50, or up to 1000; 0 sleeps at
+/// once), max_write=BYTES (of one request: 4096 to 1048576), ttl=SECONDS,
+/// profile=gather|through|stateless (what the kernel asks for), nowriteback, cache_size=SIZE,
+/// commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer on small volumes),
+/// log=FILE, metrics=SOCKET (where the mount tells its figures to Prometheus), create, size=SIZE
+/// (of an image that is made), fsname=NAME (taken and left aside: the mount table names the
+/// images). A mount made by root is open to all users unless noallow_other is given.
 #[derive(clap::Args, Debug, Default)]
 pub struct Args {
     /// Make the volume first if the image does not exist
@@ -60,6 +61,17 @@ pub struct Args {
     pub quiet: bool,
 }
 
+/// What a loop device is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ByLoop {
+    /// The image is attached to one, which is read and written.
+    Attached,
+    /// One stands for the image, if there are loop devices.
+    StandsFor,
+    /// Nothing.
+    Not,
+}
+
 /// The arguments, decoded.
 pub(super) struct Plan {
     pub images: Vec<PathBuf>,
@@ -71,8 +83,8 @@ pub(super) struct Plan {
     pub metrics: Option<PathBuf>,
     quiet: bool,
     remount: bool,
-    /// Attach the image to a loop device, which the kernel mounts as a block device.
-    attach: bool,
+    /// How the kernel comes to mount a block device.
+    by_loop: ByLoop,
     pub volume: MountOptions,
     pub mount: MountConfig,
 }
@@ -88,7 +100,7 @@ pub(super) fn plan(args: &Args) -> Result<Plan, Failure> {
         metrics: None,
         quiet: args.quiet,
         remount: false,
-        attach: false,
+        by_loop: ByLoop::StandsFor,
         volume: MountOptions::default(),
         mount: MountConfig::default(),
     };
@@ -116,7 +128,8 @@ pub(super) fn plan(args: &Args) -> Result<Plan, Failure> {
                     plan.volume.mlogs = n as usize;
                 }
                 // mount(8) may have done it already; then the image is a block device.
-                "loop" => plan.attach = true,
+                "loop" => plan.by_loop = ByLoop::Attached,
+                "noloop" if value.is_none() => plan.by_loop = ByLoop::Not,
                 "remount" if value.is_none() => plan.remount = true,
                 "log" => plan.log = Some(value.ok_or_else(bad)?.into()),
                 "metrics" => plan.metrics = Some(value.filter(|v| !v.is_empty()).ok_or_else(bad)?.into()),
@@ -271,14 +284,15 @@ fn serve(plan: &Plan, watchdog: Option<Watchdog>, parent: &mut Parent) -> Result
         create(plan)?;
     }
     let (images, mut config) = (&plan.images, plan.mount.clone());
-    let attached = match &images[..] {
-        [_] if plan.attach && plan.mount.auto_unmount => {
+    let attach = plan.by_loop == ByLoop::Attached;
+    let mut attached = match &images[..] {
+        [_] if attach && plan.mount.auto_unmount => {
             return Err(Failure::new(
                 "-o loop and auto_unmount: name one of them; fusermount3 mounts no block devices",
             ));
         }
-        [image] if plan.attach && image.is_file() => Some(loop_device::attach(image, plan.volume.read_only)?),
-        [_, _, ..] if plan.attach => return Err(Failure::new("-o loop is for volumes on one image")),
+        [image] if attach && image.is_file() => Some(loop_device::attach(image, plan.volume.read_only)?),
+        [_, _, ..] if attach => return Err(Failure::new("-o loop is for volumes on one image")),
         _ => None,
     };
     let device = match (&attached, &images[..]) {
@@ -287,12 +301,23 @@ fn serve(plan: &Plan, watchdog: Option<Watchdog>, parent: &mut Parent) -> Result
         _ => None,
     };
     // Only root may mount a block device, and not by way of fusermount3.
-    let volume = match device.filter(|_| rustix::process::geteuid().is_root() && !config.auto_unmount) {
+    let may = rustix::process::geteuid().is_root() && !config.auto_unmount;
+    let volume = match device.filter(|_| may) {
         Some(device) => {
-            (config.block_device, config.source) = (true, device.display().to_string());
+            config.source = device.display().to_string();
+            config.block_device = Some(config.source.clone());
             image::open_to_mount(device, &plan.volume)?
         }
-        None => image::open_with(images, &plan.volume)?,
+        None => {
+            let volume = image::open_with(images, &plan.volume)?;
+            // The mount table names one device, and by that one image.
+            if let ([image], ByLoop::StandsFor, true) = (&images[..], plan.by_loop, may) {
+                // There may be no loop device, as in a container: then sync is no promise.
+                attached = loop_device::stand_for(image, plan.volume.read_only).ok();
+            }
+            config.block_device = attached.as_ref().map(|a| a.path.display().to_string());
+            volume
+        }
     };
     if !plan.quiet {
         without_effect(plan, &volume).iter().for_each(|line| eprintln!("lanefs: {line}"));

@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Outcome {
     let dir = resolve(&args.dir)?;
     let mount = mountinfo::at(&dir).about("/proc/self/mountinfo")?.ok_or_else(|| {
         Failure::new(format_args!(
-            "{}: no LaneFS volume is mounted here; see `findmnt -t fuse.lanefs`",
+            "{}: no LaneFS volume is mounted here; see `findmnt -t fuse.lanefs,fuseblk.lanefs`",
             dir.display()
         ))
     })?;

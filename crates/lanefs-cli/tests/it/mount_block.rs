@@ -1,5 +1,5 @@
-//! Volumes on block devices, of which the kernel tells the server more: `sync` and `syncfs` are
-//! promises, and an unmount ends when the volume is closed.
+//! Volumes that the kernel mounts as block devices, of which it tells the server more: `sync` and
+//! `syncfs` are promises, and an unmount ends when the volume is closed.
 
 use crate::common::*;
 use lanefs_store::Store;
@@ -18,6 +18,7 @@ on_each_transport! {
     an_unmount_returns_when_the_volume_is_closed,
     a_block_device_is_mounted_as_one_and_is_nobody_elses_meanwhile,
     an_image_behind_a_loop_device_is_known_by_its_name,
+    an_image_goes_by_its_name_while_a_loop_device_stands_for_it,
     an_image_has_one_user_whatever_loop_devices_it_has,
     parts_of_a_file_have_users_of_their_own,
     a_signal_ends_a_mount_of_a_block_device_in_use,
@@ -25,8 +26,12 @@ on_each_transport! {
     a_device_that_becomes_smaller_has_failed,
 }
 
-/// Nothing is made durable but what a test asks for.
+/// Nothing is made durable but what a test asks for; the image is read and written by way of a loop
+/// device.
 const QUIET: &[&str] = &["-o", "loop,commit=3600,dirty_expire=3600"];
+
+/// The same, with a loop device that only stands for the image.
+const QUIET_FILE: &[&str] = &["-o", "commit=3600,dirty_expire=3600"];
 
 /// A volume in a file that is not mounted yet.
 fn unmounted() -> Mount {
@@ -84,8 +89,8 @@ fn unmount_when_free(dir: &Path) {
 
 fn what_is_covered_survives(sync: fn(&Path)) {
     let mut m = unmounted();
-    for turn in 0..3 {
-        m.mount(QUIET);
+    for turn in 0..4 {
+        m.mount(if turn % 2 == 0 { QUIET } else { QUIET_FILE });
         assert_eq!(mount_line(&m.dir).unwrap().0, "fuseblk.lanefs");
         std::fs::create_dir(m.path(&format!("d{turn}"))).unwrap();
         std::fs::write(m.path(&format!("d{turn}/f")), vec![turn; 100_000]).unwrap();
@@ -94,7 +99,7 @@ fn what_is_covered_survives(sync: fn(&Path)) {
         assert!(is_detached(&m.image()));
     }
     m.mount(QUIET);
-    for turn in 0..3 {
+    for turn in 0..4 {
         assert_eq!(std::fs::read(m.path(&format!("d{turn}/f"))).unwrap(), vec![turn; 100_000]);
     }
     m.umount();
@@ -112,8 +117,8 @@ fn what_sync_covered_survives_the_end_of_the_server() {
 
 fn an_unmount_returns_when_the_volume_is_closed() {
     let mut m = unmounted();
-    for turn in 0..5 {
-        m.mount(QUIET);
+    for turn in 0..6 {
+        m.mount(if turn % 2 == 0 { QUIET } else { QUIET_FILE });
         for n in 0..200 {
             std::fs::write(m.path(&format!("f{turn}-{n}")), "content").unwrap();
         }
@@ -171,8 +176,53 @@ fn a_block_device_is_mounted_as_one_and_is_nobody_elses_meanwhile() {
     }
     drop(device);
     assert!(is_detached(&m.image()));
-    m.mount(&[]);
+    m.mount(&["-o", "noloop"]);
     assert_eq!(mount_line(&m.dir).unwrap().0, "fuse.lanefs", "an image in a file is none");
+}
+
+/// The device has no bytes, so nobody can do anything to the volume by it, nor does it keep others
+/// from the image: not even when the server was killed and the dead mount is still there.
+fn an_image_goes_by_its_name_while_a_loop_device_stands_for_it() {
+    let mut m = unmounted();
+    std::fs::create_dir(m.work.path().join("other")).unwrap();
+    for options in ["rw", "ro"] {
+        m.mount(&["-o", options]);
+        let (kind, source, flags) = mount_line(&m.dir).unwrap();
+        assert_eq!(kind, "fuseblk.lanefs");
+        assert!(flags.split(',').any(|f| f == options), "{flags}");
+        let [device] = &loops_of(&m.image())[..] else { panic!("one stands for it") };
+        assert_eq!(std::fs::read_to_string(device.join("size")).unwrap().trim_end(), "0");
+        assert_eq!(std::fs::read(&source).unwrap(), [0; 0]);
+        lanefs_in(m.work.path(), &["mkfs", "--force", &source]).fails(1, &[&source]);
+        lanefs_in(m.work.path(), &["mkfs", "--force", "v.lane"]).fails(1, &["in use"]);
+        if options == "rw" {
+            std::fs::write(m.path("f"), "content").unwrap();
+            lanefs_in(m.work.path(), &["mount", "v.lane", "other"]).fails(1, &["in use"]);
+        }
+        for name in ["v.lane", "mnt", &source] {
+            lanefs_in(m.work.path(), &["df", name]).ok();
+            let told = lanefs_in(m.work.path(), &["info", name]).ok().out;
+            // Who only reads beside one that only reads opens the image itself.
+            assert!(options == "ro" || told.contains("mounted at"), "{name}: {told}");
+        }
+        m.umount();
+        assert!(is_detached(&m.image()));
+    }
+    // As of an image that is mounted without.
+    m.mount(&[]);
+    std::fs::write(m.path("g"), "content").unwrap();
+    File::open(m.path("g")).unwrap().sync_all().unwrap();
+    let pid = Pid::from_raw(m.server_of_mount() as i32).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    assert!(is_gone(pid));
+    assert_eq!(loops_of(&m.image()).len(), 1, "the dead mount has it");
+    lanefs_in(m.work.path(), &["fsck", "v.lane"]).ok();
+    lanefs_in(m.work.path(), &["mount", "v.lane", "other"]).ok();
+    assert_eq!(std::fs::read(m.work.path().join("other/g")).unwrap(), b"content");
+    lanefs_in(m.work.path(), &["umount", "other"]).ok();
+    unmount_when_free(&m.dir);
+    assert!(is_detached(&m.image()));
+    m.fsck();
 }
 
 fn an_image_behind_a_loop_device_is_known_by_its_name() {

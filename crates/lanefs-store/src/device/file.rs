@@ -475,6 +475,10 @@ fn may_be_written_to(name: &str, bytes: u64) -> Result<()> {
     }
 }
 
+/// The offset in a file from which a loop device has it that only stands for it: behind all that a
+/// file may have, so that it has no bytes.
+pub const STANDS_FOR: u64 = i64::MAX as u64 & !(BLOCK_SIZE as u64 - 1);
+
 /// A loop device that a file is attached to.
 struct LoopDevice {
     path: String,
@@ -521,10 +525,12 @@ impl LoopDevice {
     }
 }
 
-/// Returns the loop device that a file is attached to, if that may be written to or is to be read
-/// only and the file is not.
+/// Returns the loop device that a file is attached to, if that has bytes of it, and may be written
+/// to or is to be read only and the file is not.
 fn attached_as(file: &rustix::fs::Stat, read_only: bool) -> Option<String> {
-    let other = LoopDevice::all_of(file).find(|other| !(read_only && other.is_read_only()));
+    let other = LoopDevice::all_of(file).find(|other| {
+        LoopDevice::part(&other.about).start < STANDS_FOR && !(read_only && other.is_read_only())
+    });
     other.map(|other| other.path)
 }
 

@@ -19,7 +19,7 @@ mod thin;
 
 pub use crash::{Crash, Fate, SECTOR, subsets};
 pub use faulty::{Fault, FaultyDevice, Fired, Kind, Plan, Rule, When};
-pub use file::{FileDevice, FileOptions};
+pub use file::{FileDevice, FileOptions, STANDS_FOR};
 pub use flush_gate::FlushGate;
 pub use hooked::HookedDevice;
 pub(crate) use host::{HostSpace, PAUSE, longer};
