@@ -1,5 +1,5 @@
-//! Loop devices, which the kernel can mount as block devices: with an image behind them, or one that
-//! only stands for an image.
+//! Loop devices, which the kernel can mount as block devices: one with an image behind it, or one
+//! that only stands for an image.
 //!
 //! The kernel tells a FUSE server of `sync` only where it has mounted a block device, and looks at
 //! nothing of that. So the server of an image goes on reading and writing the file itself, and the

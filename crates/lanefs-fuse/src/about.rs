@@ -131,7 +131,8 @@ mod tests {
             next_chunk: 0,
             read_only: true,
         };
-        let space = StatFs { blocks: 8, free: 9, files: 19, files_free: 9, name_max: 255, fsid: 0 };
+        let space =
+            StatFs { blocks: 8, free: 9, available: 8, files: 19, files_free: 9, name_max: 255, fsid: 0 };
         let bytes = encode(&info, &space);
         assert_eq!(bytes.len(), ABOUT_SIZE);
         let about = decode(&bytes).unwrap();

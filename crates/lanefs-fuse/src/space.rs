@@ -27,6 +27,9 @@
 //!    that goes on behind its end takes from the reserve, once; the next is refused. One that was
 //!    preallocated behind its end is not among them: what is lent for its pages may be short in the
 //!    middle of a call, and a file is not found with a size that it never had (SEMANTICS F2).
+//! R7 The last of the volume is left to root (SEMANTICS D8), and to others nothing is what would
+//!    not leave that beside the reserve. Who asks is looked up at the calling thread; of whom
+//!    nothing can be known is taken for root.
 
 use crate::translate::root;
 use crate::wire::Errno;
@@ -186,8 +189,9 @@ impl Space {
         self.volume.node_is_backed(ino)
     }
 
-    /// Returns whether the reserve is free, also after what was deleted was given back.
-    pub(crate) fn has_reserve(&self) -> bool {
-        self.volume.has_room(self.reserve())
+    /// Returns whether the reserve is free, also after what was deleted was given back; beside what
+    /// is left to root, unless it is root who asks.
+    pub(crate) fn has_reserve(&self, for_root: bool) -> bool {
+        self.volume.has_space(self.reserve(), for_root)
     }
 }

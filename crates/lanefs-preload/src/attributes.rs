@@ -74,7 +74,7 @@ pub fn statfs(s: &StatFs) -> libc::statfs {
     out.f_frsize = 4096;
     out.f_blocks = s.blocks;
     out.f_bfree = s.free;
-    out.f_bavail = s.free;
+    out.f_bavail = s.available;
     out.f_files = s.files;
     out.f_ffree = s.files_free;
     out.f_namelen = s.name_max.into();
@@ -89,7 +89,7 @@ pub fn statvfs(s: &StatFs) -> libc::statvfs {
     out.f_frsize = 4096;
     out.f_blocks = s.blocks;
     out.f_bfree = s.free;
-    out.f_bavail = s.free;
+    out.f_bavail = s.available;
     out.f_files = s.files;
     out.f_ffree = s.files_free;
     out.f_favail = s.files_free;

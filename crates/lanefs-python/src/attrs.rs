@@ -99,7 +99,8 @@ pub(crate) fn statvfs_result<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let flag = if read_only { libc::ST_RDONLY } else { 0 };
-    let first = (4096, 4096, s.blocks, s.free, s.free, s.files, s.files_free, s.files_free, flag, s.name_max);
+    let first =
+        (4096, 4096, s.blocks, s.free, s.available, s.files, s.files_free, s.files_free, flag, s.name_max);
     let rest = PyDict::new(py);
     rest.set_item(intern!(py, "f_fsid"), s.fsid)?;
     CLASS.import(py, "os", "statvfs_result")?.call1((first, rest))

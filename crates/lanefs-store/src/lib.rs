@@ -47,7 +47,7 @@ pub use error::{Result, StoreError};
 pub use fsck::audit::Audit;
 pub use fsck::scrub::{ScrubCursor, ScrubDamage, ScrubStep};
 pub use log::admission::Admitted;
-pub use log::space::PARTS_OF_BLOCK;
+pub use log::space::{Claimant, PARTS_OF_BLOCK};
 pub use report::StoreReport;
 // What the signatures here are made of.
 pub use lanefs_format::{

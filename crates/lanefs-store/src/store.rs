@@ -11,7 +11,7 @@ use crate::error::{Result, StoreError};
 use crate::fsck::audit::{Audit, audit};
 use crate::fsck::scrub::{Scrub, ScrubCursor, ScrubStep};
 use crate::log::admission::Admitted;
-use crate::log::space::parts_of_inode;
+use crate::log::space::{Claimant, parts_of_inode};
 use crate::recovery;
 use crate::report::StoreReport;
 use lanefs_format::{Attrs, Ino};
@@ -187,17 +187,36 @@ impl Store {
         }
     }
 
-    /// Reserves space for `blocks` pages. True means they can always be written. Nothing is
-    /// promised while a host is short ([`Store::is_host_short`]).
+    /// Returns the blocks that are promised to root alone: a five hundred and twelfth of what users
+    /// can fill, at most 64 MiB.
+    pub fn left_to_root(&self) -> u64 {
+        self.engine.log.space.left_to_root()
+    }
+
+    /// Returns whether so many blocks are free for a claimant at this moment. By one load, unless
+    /// few are.
+    #[inline]
+    pub fn has_for(&self, who: Claimant, blocks: u64) -> bool {
+        self.engine.log.space.has_for(who, blocks)
+    }
+
+    /// Reserves space for `blocks` pages, as root. True means they can always be written. Nothing
+    /// is promised while a host is short ([`Store::is_host_short`]).
     pub fn reserve(&self, lane: usize, blocks: u64) -> bool {
-        !self.is_host_short() && self.reserve_accepted(lane, blocks)
+        self.reserve_for(lane, blocks, Claimant::Root)
+    }
+
+    /// Does the same for a claimant.
+    pub fn reserve_for(&self, lane: usize, blocks: u64, who: Claimant) -> bool {
+        debug_assert!(i64::try_from(blocks).is_ok(), "{blocks} blocks are more than are counted");
+        self.may_promise() && self.engine.log.space.reserve(lane, blocks, who)
     }
 
     /// Reserves space for `blocks` pages that somebody has accepted already: also while a host is
     /// short.
     pub fn reserve_accepted(&self, lane: usize, blocks: u64) -> bool {
         debug_assert!(i64::try_from(blocks).is_ok(), "{blocks} blocks are more than are counted");
-        !self.engine.log.read_only && self.engine.log.space.reserve(lane, blocks)
+        !self.engine.log.read_only && self.engine.log.space.reserve(lane, blocks, Claimant::Root)
     }
 
     /// Returns whether the file system that holds a sparse image has refused a write for want of
@@ -309,8 +328,8 @@ impl Store {
     }
 
     /// Reserves space for `nodes` blocks of the tree, with their copies.
-    pub fn reserve_nodes(&self, lane: usize, nodes: u64) -> bool {
-        self.reserve(lane, nodes * self.engine.log.metadata_copies())
+    pub fn reserve_nodes(&self, lane: usize, nodes: u64, who: Claimant) -> bool {
+        self.reserve_for(lane, nodes * self.engine.log.metadata_copies(), who)
     }
 
     /// Reserves space for a page where nothing is free, if so much was removed from blocks that
@@ -419,11 +438,12 @@ impl Store {
         ino: Ino,
         pages: Range<u64>,
         attrs: &dyn Fn() -> Attrs,
+        who: Claimant,
     ) -> Result<u64> {
         if self.is_host_short() {
             return Err(StoreError::NoSpace);
         }
-        self.engine.inodes.preallocate(&self.engine.log, lane, ino, pages, attrs)
+        self.engine.inodes.preallocate(&self.engine.log, lane, ino, pages, attrs, who)
     }
 
     /// Returns whether a page has a block or space kept for one: writing it takes nothing from what

@@ -1,5 +1,6 @@
 //! The credential of a caller.
 
+use lanefs_store::Claimant;
 use smallvec::SmallVec;
 
 /// A caller's credential. Every operation that checks a permission or makes an inode takes one.
@@ -38,6 +39,15 @@ impl Cred {
     /// Returns whether this is the superuser.
     pub fn is_root(&self) -> bool {
         self.uid == 0
+    }
+    /// Returns who pays for what the caller makes. Of a caller whose user the kernel does not tell
+    /// nothing is left to root.
+    pub(crate) fn claimant(&self) -> Claimant {
+        if self.is_root() || self.prechecked && self.uid == u32::MAX {
+            Claimant::Root
+        } else {
+            Claimant::User
+        }
     }
     /// Returns whether the caller is in group `gid`.
     pub fn in_group(&self, gid: u32) -> bool {

@@ -25,6 +25,7 @@ use crate::persist::fsync;
 use crate::stat::Stat;
 use crate::{Cred, FileKind, Metadata, SetAttr, WriteLife, locks};
 use lanefs_format::{BLOCK_SIZE, Ino, MAX_FILE_SIZE};
+use lanefs_store::Claimant;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -53,6 +54,8 @@ pub struct File {
     flags: i32,
     /// Writes leave setuid and setgid alone.
     privileged: bool,
+    /// Who pays for what writes add.
+    claimant: Claimant,
     /// The file's group when it was opened, if who opened it is in it; else [`NO_GROUP`].
     group: u32,
     /// What is written is written back while the file grows. Relaxed: a hint, for writes that begin
@@ -99,6 +102,7 @@ impl File {
             slot: slot as u32,
             flags,
             privileged: cred.is_root(),
+            claimant: cred.claimant(),
             group: Some(inode.gid()).filter(|g| cred.in_group(*g)).unwrap_or(NO_GROUP),
             writes_ahead: AtomicBool::new(true),
             cursor_line: Line,
@@ -345,8 +349,21 @@ impl File {
             group: NO_GROUP,
             writes_ahead: true,
             any_order: true,
+            claimant: Claimant::Root,
         };
         content::write_data(self.persist(), self.inode(), data, Some(offset), buf, writer).map(|w| w.1)
+    }
+
+    /// Does what [`File::write_at`] does, at the end if `offset` is `None`, and leaves the last of
+    /// the volume to root, who has opened the file for somebody else.
+    ///
+    /// # Errors
+    /// Those of [`File::write_at`].
+    pub fn write_for_user(&self, buf: &[u8], offset: Option<u64>) -> Result<usize> {
+        let data = self.writable()?;
+        self.may_write()?;
+        let writer = Writer { claimant: Claimant::User, ..self.writer() };
+        self.write_as(data, offset, buf, writer).map(|w| w.1)
     }
 
     /// Returns how an ordinary write through the handle is done.
@@ -358,6 +375,7 @@ impl File {
             group: self.group,
             writes_ahead: self.writes_ahead.load(Ordering::Relaxed),
             any_order: false,
+            claimant: self.claimant,
         }
     }
 
@@ -584,13 +602,22 @@ impl File {
         self.allocate_as(mode, offset, len, self.writer())
     }
 
-    /// Does what [`File::allocate`] does, and leaves mtime, ctime, setuid and setgid alone, as
-    /// [`File::write_back_at`] does and for the same front end.
+    /// Does what [`File::allocate`] does, for a front end that opened the file as root for somebody
+    /// else. `keeps_times`: mtime, ctime, setuid and setgid are left alone, as by
+    /// [`File::write_back_at`]; `for_root`: else the last of the volume is left to root.
     ///
     /// # Errors
     /// Those of [`File::allocate`].
-    pub fn allocate_back(&self, mode: i32, offset: u64, len: u64) -> Result<()> {
-        self.allocate_as(mode, offset, len, Writer { keeps_times: true, ..self.writer() })
+    pub fn allocate_for(
+        &self,
+        mode: i32,
+        offset: u64,
+        len: u64,
+        keeps_times: bool,
+        for_root: bool,
+    ) -> Result<()> {
+        let claimant = if for_root { self.claimant } else { Claimant::User };
+        self.allocate_as(mode, offset, len, Writer { keeps_times, claimant, ..self.writer() })
     }
 
     /// Allocates as `writer`.

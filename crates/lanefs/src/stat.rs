@@ -41,8 +41,11 @@ pub struct Stat {
 pub struct StatFs {
     /// Blocks users can fill in all.
     pub blocks: u64,
-    /// Blocks free for users.
+    /// Blocks free for root.
     pub free: u64,
+    /// Blocks free for users: the last of a volume is left to root, a five hundred and twelfth of
+    /// it and at most 64 MiB.
+    pub available: u64,
     /// Inodes in all (an upper bound: inodes are made on demand).
     pub files: u64,
     /// Inodes that can still be made.

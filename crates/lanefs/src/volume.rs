@@ -11,7 +11,7 @@ use crate::stat::StatFs;
 use crate::{CreateOptions, Cred, Fs, MountOptions};
 use lanefs_format::Ino;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
-use lanefs_store::{CleanReport, Grown, OpenReport, Replaced, Store, VolumeInfo};
+use lanefs_store::{Claimant, CleanReport, Grown, OpenReport, Replaced, Store, VolumeInfo};
 use lanefs_sync::lane_ids::LaneIds;
 use std::path::Path;
 use std::sync::Arc;
@@ -153,11 +153,13 @@ impl Volume {
             tracing::debug!("freeing what was removed: {e}");
         }
         let s = persist.store.space();
+        debug_assert!(s.free <= s.total, "{} of {} blocks are free", s.free, s.total);
         let id = persist.store.info().uuid;
         let fsid = u64::from_le_bytes([id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]]);
         Ok(StatFs {
             blocks: s.total,
             free: s.free,
+            available: s.free.saturating_sub(persist.store.left_to_root()),
             files: s.inodes.saturating_add(s.free),
             files_free: s.free,
             name_max: lanefs_format::NAME_MAX as u32,
@@ -165,26 +167,35 @@ impl Volume {
         })
     }
 
-    /// Returns the bytes that are free at this moment, while what was removed is not all given
-    /// back: for a caller that looks often. EIO once the volume is closed.
+    /// Returns the bytes that are free for users at this moment, while what was removed is not all
+    /// given back: for a caller that looks often. EIO once the volume is closed.
     pub fn free_now(&self) -> Result<u64> {
         let persist = &self.0.persist;
         persist.check_alive()?;
         if persist.store.is_host_short() {
             return Ok(0);
         }
-        Ok(persist.store.space().free * lanefs_format::BLOCK_SIZE as u64)
+        let free = persist.store.space().free.saturating_sub(persist.store.left_to_root());
+        Ok(free * lanefs_format::BLOCK_SIZE as u64)
     }
 
-    /// Returns whether there is space for so many bytes more at this moment, also after what was
-    /// deleted was given back, which may take long. It is kept for nobody. True once the volume is
-    /// closed: then calls fail.
-    pub fn has_room(&self, bytes: u64) -> bool {
+    /// Returns whether users may fill so many bytes more at this moment, while what was removed is
+    /// not all given back. By one load, unless few are free.
+    #[inline]
+    pub fn has_for_users(&self, bytes: u64) -> bool {
+        self.0.persist.store.has_for(Claimant::User, bytes.div_ceil(lanefs_format::BLOCK_SIZE as u64))
+    }
+
+    /// Returns whether there is space for so many bytes more at this moment, of what users may fill
+    /// or of all (`for_root`); also after what was deleted was given back, which may take long. It
+    /// is kept for nobody. True once the volume is closed: then calls fail.
+    pub fn has_space(&self, bytes: u64, for_root: bool) -> bool {
         let persist = &self.0.persist;
         let blocks = bytes.div_ceil(lanefs_format::BLOCK_SIZE as u64);
+        let who = if for_root { Claimant::Root } else { Claimant::User };
         let fits = || {
             let lane = persist.journal.lanes.mine();
-            let fits = persist.store.reserve(lane, blocks);
+            let fits = persist.store.reserve_for(lane, blocks, who);
             if fits {
                 persist.store.unreserve(lane, blocks);
             }

@@ -64,6 +64,7 @@ fn space(place: &Place) -> Result<StatFs, Failure> {
     Ok(StatFs {
         blocks: about.usable,
         free: about.free,
+        available: about.free,
         files: about.inodes.saturating_add(about.free),
         files_free: about.free,
         name_max: 255,

@@ -23,6 +23,7 @@ on_each_transport! {
     a_full_volume_refuses_the_write_that_does_not_fit,
     writers_side_by_side_lose_nothing_that_was_accepted_on_a_full_volume,
     what_was_preallocated_is_shown_and_can_be_written_on_a_full_mount,
+    a_user_who_fills_a_mount_leaves_the_last_to_root,
     a_signal_loses_nothing_of_a_busy_mount,
     what_lies_on_top_of_a_mount_is_left_alone,
     a_range_that_was_synced_is_there_and_no_byte_is_wrong,
@@ -490,6 +491,55 @@ fn a_full_volume_refuses_the_write_that_does_not_fit() {
         assert!(fill(&again, 1 << 20) > accepted / 2, "{options}: what was removed makes no room");
         again.sync_all().unwrap();
         drop(again);
+        m.umount();
+        m.fsck();
+    }
+}
+
+/// By the kernel's cache and past it.
+fn a_user_who_fills_a_mount_leaves_the_last_to_root() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    for options in ["rw", "nowriteback"] {
+        let mut m = Mount::new(&["-o", options]);
+        std::fs::set_permissions(&m.dir, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let at = |path: &str| m.path(path).display().to_string();
+        let as_user = |command: String| {
+            let mut c = std::process::Command::new("setpriv");
+            c.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-c", &command]);
+            run_command(&mut c)
+        };
+        as_user(format!("touch {} {}", at("g"), at("h"))).ok();
+        let fill = format!("dd if=/dev/zero of={} bs=4k", at("f"));
+        let refused = |run: Run| assert!(run.code != 0 && run.err.contains("No space left"), "{run:?}");
+        refused(as_user(fill));
+        let s = rustix::fs::statvfs(&m.dir).unwrap();
+        assert!(
+            s.f_bavail < 8 && s.f_bfree > s.f_blocks / 1024,
+            "{options}: {} of {} blocks",
+            s.f_bavail,
+            s.f_bfree
+        );
+        let calls = [
+            format!("fallocate -l 16M {}", at("g")),
+            format!("head -c 100k /dev/zero > {}", at("h")),
+            format!("head -c 40k /dev/zero | dd of={} bs=4k oflag=direct", at("h")),
+        ];
+        // What is not gathered may take what is kept back for that.
+        for call in calls.into_iter().take(if options == "rw" { 2 } else { 3 }) {
+            refused(as_user(call));
+        }
+        // Root goes on with its log.
+        let log = File::create(m.path("log")).unwrap();
+        log.write_all_at(&chunk(0, 40_000), 0).unwrap();
+        log.sync_all().unwrap();
+        drop(log);
+        as_user(format!("rm {}", at("f"))).ok();
+        m.umount();
+        m.mount(&["-o", options]);
+        holds(&m.path("log"), 40_000, 40_000);
         m.umount();
         m.fsck();
     }

@@ -49,13 +49,14 @@ fn ask(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin)
     match origin {
         Origin::Device(device) => {
             reply.answer = Answer::Elsewhere;
-            let (device, what) = (Arc::clone(device), What::Attributes { ttl: adaptor.ttl });
+            let what = What::Attributes { ttl: adaptor.ttl, root: !req.is_user() };
+            let device = Arc::clone(device);
             adaptor.aside.answer(Job { ino: req.ino, what, unique: req.unique, device })
         }
         // A guest gathers nothing, and its mount does not end that way.
         Origin::Ring | Origin::Guest => {
             about_to_wait_for_requests();
-            adaptor.aside.ask(req.ino, adaptor.ttl, reply)
+            adaptor.aside.ask(req.ino, !req.is_user(), adaptor.ttl, reply)
         }
     }
 }
@@ -118,7 +119,7 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
 pub(super) fn statfs(adaptor: &Adaptor, reply: &mut Reply) -> Wire<()> {
     let s = adaptor.volume.statfs()?;
     debug_assert!(s.files_free <= s.files);
-    let available = s.free.saturating_sub(adaptor.space.reserve() / 4096);
+    let available = s.available.saturating_sub(adaptor.space.reserve() / 4096);
     for w in [s.blocks, s.free, available, s.files, s.files_free] {
         reply.u64(w)?;
     }
@@ -139,6 +140,10 @@ pub(super) fn setxattr(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     debug_assert_eq!(kill_sgid.is_some(), adaptor.setxattr_ext, "as was agreed at INIT");
     let name = a.name()?;
     let value = a.bytes(size as usize)?;
+    // The kernel may not tell whose credential it is.
+    if rights::leaves_last(&adaptor.volume, req, size.into()) && !adaptor.volume.has_space(1, false) {
+        return Err(Errno(libc::ENOSPC));
+    }
     match name {
         acl::ACCESS => rights::set_access_acl(&adaptor.volume, req, value, kill_sgid),
         acl::DEFAULT if Acl::decode(value).is_none() => Err(Errno(libc::EINVAL)),

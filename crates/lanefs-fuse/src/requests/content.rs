@@ -114,7 +114,7 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
     let name = a.name()?;
     adaptor.took_space(MADE);
-    if adaptor.space.is_scarce() && !adaptor.space.has_reserve() {
+    if adaptor.space.is_scarce() && !adaptor.space.has_reserve(!req.is_user()) {
         return Err(Errno(libc::ENOSPC));
     }
     let inherited = rights::inherit(&adaptor.volume, req.ino, mode, umask, false)?;
@@ -211,9 +211,14 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         comes_into_cache(adaptor, req.ino);
     }
     let blocks = file.stat()?.blocks;
+    let appends = adaptor.shared && flags & libc::O_APPEND != 0 && !cached;
+    let for_user = !cached && rights::leaves_last(&adaptor.volume, req, u64::from(size));
     // Writes to a file with setuid come through the kernel's cache one by one; it keeps their
     // times, too.
     let put = match (adaptor.writeback, flags & libc::O_DIRECT) {
+        (_, libc::O_DIRECT) | (false, _) if for_user => {
+            |file: &File, data: &[u8], offset| file.write_for_user(data, Some(offset))
+        }
         (true, 0) => File::write_back_at,
         (true, _) if cached => File::write_back_at,
         (false, 0) if size >= KEPT && (offset | u64::from(size)).is_multiple_of(4096) => {
@@ -222,9 +227,10 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         _ => File::write_at,
     };
     // Where the end is others know better than the kernel.
-    let put = match adaptor.shared && flags & libc::O_APPEND != 0 && !cached {
-        true => |file: &File, data: &[u8], _: u64| file.append(data).map(|_| data.len()),
-        false => put,
+    let put = match (appends, for_user) {
+        (true, false) => |file: &File, data: &[u8], _: u64| file.append(data).map(|_| data.len()),
+        (true, true) => |file: &File, data: &[u8], _: u64| file.write_for_user(data, None),
+        (false, _) => put,
     };
     let (n, error) = write_all(file, offset, data, put);
     debug_assert!(error.is_none() || (n as usize) < data.len(), "all was written, and failed");
@@ -293,8 +299,8 @@ pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let (offset, length, mode) = (a.u64()?, a.u64()?, a.u32()?);
     rights::kill_priv_of(adaptor, req, req.ino)?;
     // The kernel keeps the times of files that it caches writes of, and hands its own over.
-    let allocate = if adaptor.writeback { File::allocate_back } else { File::allocate };
-    let done = allocate(&file, mode as i32, offset, length);
+    let for_root = !rights::leaves_last(&adaptor.volume, req, length);
+    let done = file.allocate_for(mode as i32, offset, length, adaptor.writeback, for_root);
     if done.is_err() && mode as i32 & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
         adaptor.aside.drop_pages_soon(req.ino);
     }
@@ -337,9 +343,16 @@ pub(super) fn copy_file_range(adaptor: &Adaptor, req: &Request<'_>, reply: &mut 
     let (to_offset, len) = (a.u64()?, a.u64()?);
     rights::kill_priv_of(adaptor, req, to_ino)?;
     // The answer carries 32 bits; the caller comes back for the rest.
+    let mut len = len.min(1 << 30);
+    if len > 0 && rights::leaves_last(&adaptor.volume, req, len) {
+        if !adaptor.volume.has_space(1, false) {
+            return Err(Errno(libc::ENOSPC));
+        }
+        len = len.min(adaptor.volume.free_now()?.max(4096));
+    }
     let copy = if adaptor.writeback { File::copy_range_back_to } else { File::copy_range_to };
-    let n = copy(&from, from_offset, &to, to_offset, len.min(1 << 30))?;
-    debug_assert!(n <= len.min(1 << 30), "more was copied than was asked for");
+    let n = copy(&from, from_offset, &to, to_offset, len)?;
+    debug_assert!(n <= len, "more was copied than was asked for");
     reply.u32(u32::try_from(n).map_err(|_| Errno(libc::EOVERFLOW))?)?;
     reply.u32(0)
 }

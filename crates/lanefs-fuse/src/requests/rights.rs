@@ -73,6 +73,14 @@ pub(super) fn kill_priv(adaptor: &Adaptor, req: &Request<'_>, target: Ino) -> Re
     Ok(())
 }
 
+/// Returns whether so many bytes more would be of what is left to root, and somebody else asks for
+/// them. Only then it is asked who that is.
+pub(super) fn leaves_last(volume: &Volume, req: &Request<'_>, bytes: u64) -> bool {
+    let asks = !volume.has_for_users(bytes);
+    debug_assert!(!asks || req.op != 0, "a request of nobody");
+    asks && req.is_user()
+}
+
 /// Clears setuid and setgid if the file has them and who changes it may not keep them.
 pub(super) fn kill_priv_of(adaptor: &Adaptor, req: &Request<'_>, target: Ino) -> Result<()> {
     // Few files have these bits; only of them it is asked who changes them.

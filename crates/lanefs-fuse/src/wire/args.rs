@@ -70,6 +70,11 @@ impl<'a> Request<'a> {
         if self.uid != NOBODY_SAID { Some(self.uid) } else { Status::of(self.pid)?.of_files("Uid:") }
     }
 
+    /// Returns whether the caller is known, and is not root.
+    pub fn is_user(&self) -> bool {
+        self.user().is_some_and(|user| user != 0)
+    }
+
     /// Returns whether the caller may leave setuid and setgid in what it writes, by CAP_FSETID. Of
     /// one that cannot be looked up, whether it is root.
     pub fn keeps_set_ids(&self) -> bool {

@@ -442,7 +442,10 @@ fn an_unreadable_inode_loses_its_names() {
 fn preallocated() -> Volume {
     let mut v = Volume::new();
     v.with(|s| {
-        assert_eq!(s.preallocate(0, Ino(1010), 40..50, &|| unreachable!()).unwrap(), 10);
+        assert_eq!(
+            s.preallocate(0, Ino(1010), 40..50, &|| unreachable!(), crate::Claimant::Root).unwrap(),
+            10
+        );
         let pages = vec![(42, page(1)), (43, page(2))];
         let attrs = attrs(libc::S_IFREG | 0o644, 44 * 4096);
         let u = InodeUpdate {

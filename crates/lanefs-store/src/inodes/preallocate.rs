@@ -16,7 +16,7 @@ use crate::inodes::Inodes;
 use crate::inodes::cache::{CachedInode, InodeEntry};
 use crate::log::Log;
 use crate::log::io::Io;
-use crate::log::space::Space;
+use crate::log::space::{Claimant, Space};
 use crate::tree::inode_state::{InodeState, PageAt};
 use crate::tree::radix::Found;
 use lanefs_format::prealloc::Prealloc;
@@ -37,6 +37,7 @@ impl Inodes {
         ino: Ino,
         pages: Range<u64>,
         attrs: &dyn Fn() -> Attrs,
+        who: Claimant,
     ) -> Result<u64> {
         log.check_writable()?;
         if pages.start > pages.end || pages.end > PAGES_END {
@@ -51,7 +52,7 @@ impl Inodes {
         if len > AT_ONCE {
             // A damaged map may have a page that is the tail as well, and so more than all.
             let missing = len.saturating_sub(self.ask(&inode, &log.io, |s| s.room_in(&pages))?);
-            if missing > log.space.free_exact().max(0) as u64 {
+            if !log.space.has_for(who, missing) {
                 return Err(StoreError::NoSpace);
             }
         }
@@ -59,7 +60,7 @@ impl Inodes {
         while from < pages.end {
             let to = pages.end.min(from.saturating_add(AT_ONCE));
             debug_assert!(from < to, "a portion of no pages");
-            more += self.preallocate_at_once(log, lane, &inode, from..to)?;
+            more += self.preallocate_at_once(log, lane, &inode, from..to, who)?;
             from = to;
         }
         debug_assert_eq!(from, pages.end, "all of the pages, and no others");
@@ -72,6 +73,7 @@ impl Inodes {
         lane: usize,
         inode: &Arc<CachedInode>,
         pages: Range<u64>,
+        who: Claimant,
     ) -> Result<u64> {
         debug_assert!(pages.start < pages.end && pages.end - pages.start <= AT_ONCE, "{pages:?} at once");
         debug_assert!(pages.end <= PAGES_END, "{pages:?} are beyond what a map can hold");
@@ -100,7 +102,7 @@ impl Inodes {
             if more == 0 {
                 return Ok(0);
             }
-            if !log.space.reserve(lane, more) {
+            if !log.space.reserve(lane, more, who) {
                 return Err(StoreError::NoSpace);
             }
             inner.state.preallocate(prealloc, unwritten);

@@ -20,12 +20,16 @@
 //! eighth of what is kept back: whoever wants to free space on a full volume can
 //! ([`Space::reserve_rewrite`]).
 //!
+//! The last of a volume is left to root ([`Space::left_to_root`]), who has to be able to log in and
+//! to look when users have filled it: to others nothing is promised that would leave less.
+//!
 //! Names and small inodes share blocks, so removing some of them may free bytes and no block:
 //! whoever removes a tenth of the files of a full volume could make none. What folds took out of
 //! buckets is therefore remembered ([`Space::note_taken_out`]), and where nothing is free a block
 //! is promised for twice its bytes of that, down to a sixteenth of what is kept back
 //! ([`Space::reserve_taken_out`]).
 
+use lanefs_format::map_node::FANOUT;
 use lanefs_format::summary::SUMMARY_SPAN;
 use lanefs_format::superblock::MAX_MLOGS;
 use lanefs_sync::ablation::{Switch, Technique};
@@ -78,6 +82,20 @@ pub(crate) fn segments_held_back(usable: u32, mlogs: usize) -> u32 {
 
 /// Less than this part of a volume is little.
 const SCARCE: u64 = 4;
+
+/// This part of a volume is left to root.
+const LEFT: u64 = 512;
+/// The blocks that are left to root at the most: 64 MiB.
+const LEFT_MOST: u64 = (64 << 20) / lanefs_format::BLOCK_SIZE as u64;
+
+/// For whom space is promised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claimant {
+    /// An ordinary user, who leaves the last of a volume to root.
+    User,
+    /// Root; also whoever only hands over what was accepted, or gives more back than is taken.
+    Root,
+}
 
 /// Usable segments for each mlog, if there are several.
 pub(crate) const SEGMENTS_PER_MLOG: u32 = 40;
@@ -213,8 +231,40 @@ impl Space {
         least
     }
 
+    /// Returns the blocks that only root is promised.
+    pub fn left_to_root(&self) -> u64 {
+        let left = (self.total() / LEFT).min(LEFT_MOST);
+        debug_assert!(left <= self.total(), "more is left to root than there is");
+        left
+    }
+
+    /// Returns whether so many blocks are free for a claimant. By one load, unless few are.
+    ///
+    /// What users were promised will take nodes of maps, too, which are charged when they are
+    /// written: they are not to come out of what is left to root.
+    pub fn has_for(&self, who: Claimant, blocks: u64) -> bool {
+        let Ok(blocks) = i64::try_from(blocks) else { return false };
+        if who == Claimant::Root {
+            return self.free_about(blocks.cast_unsigned()) >= blocks;
+        }
+        let left = self.left_to_root().cast_signed();
+        debug_assert!(blocks >= 0 && left >= 0, "{blocks} blocks, beside {left}");
+        let most = self.total().cast_signed() / FANOUT as i64 * self.copies().cast_signed();
+        if self.free.estimate() >= blocks.saturating_add(left + most) {
+            return true;
+        }
+        let nodes = self.reserved().max(0) / FANOUT as i64 * self.copies().cast_signed();
+        let nodes = nodes + self.blocks_of_dirty_nodes().cast_signed();
+        self.free.exact() >= blocks.saturating_add(left + nodes)
+    }
+
     /// Promises so many blocks; false, and nothing promised, if there are fewer.
-    pub fn reserve(&self, lane: usize, blocks: u64) -> bool {
+    pub fn reserve(&self, lane: usize, blocks: u64, who: Claimant) -> bool {
+        // Several at once may each find the last that is not left to root, and go that much
+        // further.
+        if who == Claimant::User && !self.has_for(who, blocks) {
+            return false;
+        }
         let lane = lane % self.lanes;
         let ok = self.free.try_sub(lane, blocks);
         if ok {
@@ -227,7 +277,7 @@ impl Space {
     /// Promises a block for a page that is stored and will be written over: see the head of this
     /// file.
     pub fn reserve_rewrite(&self, lane: usize) -> bool {
-        if self.reserve(lane, 1) {
+        if self.reserve(lane, 1, Claimant::Root) {
             return true;
         }
         // Several at once may each find the last one left, and go that much further.
@@ -365,6 +415,7 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
+    use super::Claimant::{Root, User};
     use super::*;
 
     #[test]
@@ -372,13 +423,13 @@ mod tests {
         let s = Space::new(100, 16, 1, 1, 4);
         let total = s.total();
         assert!(total < 1600 && total > 1200);
-        assert!(s.reserve(0, total) && !s.reserve(1, 1));
+        assert!(s.reserve(0, total, Root) && !s.reserve(1, 1, Root));
         s.account_write(0, total, 10, 4);
         assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 6, 0));
         s.charge(9, 6);
         s.credit(2, 12);
         assert_eq!(s.free_exact(), total as i64);
-        assert!(s.reserve(3, 5));
+        assert!(s.reserve(3, 5, Root));
         s.account_write(3, 5, 4, 0);
         s.keep_promise(3, 5);
         assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 9, 5));
@@ -390,7 +441,7 @@ mod tests {
     fn what_a_smaller_volume_lacks_is_taken_if_nobody_has_it() {
         let s = Space::new(100, 16, 1, 1, 4);
         let total = s.total();
-        assert!(s.reserve(0, 500) && !s.shrink(20) && s.total() == total);
+        assert!(s.reserve(0, 500, Root) && !s.shrink(20) && s.total() == total);
         let least = s.least_usable(100);
         assert!(!s.shrink(least - 1) && s.shrink(least) && s.free_exact() < 16);
         assert_eq!(s.least_usable(100), least);
@@ -402,22 +453,22 @@ mod tests {
     fn a_page_that_is_written_anew_goes_a_little_below_nothing() {
         let s = Space::new(100, 16, 1, 1, 4);
         assert!(s.reserve_rewrite(0));
-        assert!(s.reserve(0, s.total() - 1) && !s.reserve(0, 1));
+        assert!(s.reserve(0, s.total() - 1, Root) && !s.reserve(0, 1, Root));
         let more = u64::from(segments_held_back(100, 1)) * 16 / 8;
         for n in 0..more {
-            assert!(s.reserve_rewrite(n as usize) && !s.reserve(0, 1));
+            assert!(s.reserve_rewrite(n as usize) && !s.reserve(0, 1, Root));
         }
         assert!(!s.reserve_rewrite(1));
         // Written back: each gave a block back.
         s.account_write(2, more, more, more);
-        assert!(s.reserve_rewrite(1) && !s.reserve(0, 1));
+        assert!(s.reserve_rewrite(1) && !s.reserve(0, 1, Root));
         assert_eq!(s.free_exact(), -1);
     }
 
     #[test]
     fn what_was_taken_out_of_shared_blocks_is_promised_again_for_a_while() {
         let s = Space::new(100, 16, 2, 1, 4);
-        assert!(s.reserve(0, s.total()) && !s.reserve_taken_out(1, 2));
+        assert!(s.reserve(0, s.total(), Root) && !s.reserve_taken_out(1, 2));
         s.note_taken_out(-5);
         s.note_taken_out(20_000);
         assert!(s.reserve_taken_out(1, 2) && s.reserve_taken_out(2, 2) && !s.reserve_taken_out(3, 2));
@@ -446,5 +497,24 @@ mod tests {
         assert_eq!(segments_held_back(14_000, 4), 204 + 198);
         assert_eq!(fitting_mlogs(8, 50), 1);
         assert_eq!(fitting_mlogs(8, 4000), 8);
+    }
+
+    #[test]
+    fn the_last_of_a_volume_is_left_to_root() {
+        let s = Space::new(4096, 512, 1, 1, 4);
+        let left = s.left_to_root();
+        assert_eq!(left, s.total() / LEFT);
+        let all = s.total() - left;
+        assert!(!s.reserve(0, all + 1, User) && s.reserve(0, all, User));
+        // The nodes of their maps are still to come, until they are written.
+        assert!(!s.has_for(User, 0));
+        s.account_write(0, all, all, 0);
+        assert!(s.has_for(User, 0) && !s.has_for(User, 1) && !s.reserve(1, 1, User));
+        assert!(s.has_for(Root, left) && s.reserve(2, left - 1, Root) && !s.has_for(User, 0));
+        // Pages that give their old blocks back are written as ever.
+        assert!(s.reserve_rewrite(3) && !s.has_for(Root, 1));
+        s.account_write(2, left, left, all);
+        assert!(s.has_for(User, all - left) && !s.has_for(User, all - left + 1));
+        assert!(Space::new(1 << 24, 512, 1, 1, 4).left_to_root() == LEFT_MOST);
     }
 }

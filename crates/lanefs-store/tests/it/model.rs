@@ -316,9 +316,11 @@ impl Model {
         let pages = first..first + 1 + r.below(12);
         let size = self.files[&ino].now.size;
         let of = || attrs(size);
-        let there_is_room = insist(s, || match s.preallocate(0, Ino(ino), pages.clone(), &of) {
-            Err(StoreError::NoSpace) => Ok(false),
-            answer => answer.map(|_| true),
+        let there_is_room = insist(s, || {
+            match s.preallocate(0, Ino(ino), pages.clone(), &of, lanefs_store::Claimant::Root) {
+                Err(StoreError::NoSpace) => Ok(false),
+                answer => answer.map(|_| true),
+            }
         })?;
         if !there_is_room {
             return Ok(());

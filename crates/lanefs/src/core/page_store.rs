@@ -4,23 +4,32 @@ use super::Core;
 use crate::memfs::Inode;
 use crate::memfs::data::{Cut, DataCtx, PageRead, PageStore, StoreResult};
 use lanefs_format::{Attrs, Ino, PAGES_END};
-use lanefs_store::Store;
+use lanefs_store::{Claimant, Store};
 use std::ops::Range;
 
-/// The seam's side of the store. `ACCEPTED`: for pages that somebody has accepted already, which
-/// get their space while the host of an image has none (7 of `space`).
+/// The seam's side of the store, for pages of somebody ([`USERS`], [`ROOTS`], [`ACCEPTED`]).
 #[repr(transparent)]
-pub(crate) struct Pages<const ACCEPTED: bool>(Store);
+pub(crate) struct Pages<const WHOSE: u8>(Store);
+
+/// Pages that an ordinary user writes, who leaves the last of a volume to root.
+const USERS: u8 = 0;
+/// Pages of root; also those of which none are added.
+const ROOTS: u8 = 1;
+/// Pages that somebody has accepted already, which get their space while the host of an image has
+/// none (7 of `space`).
+const ACCEPTED: u8 = 2;
 
 const _: () = assert!(
-    size_of::<Pages<true>>() == size_of::<Store>() && align_of::<Pages<true>>() == align_of::<Store>()
+    size_of::<Pages<USERS>>() == size_of::<Store>() && align_of::<Pages<USERS>>() == align_of::<Store>()
 );
 
-impl<const ACCEPTED: bool> Pages<ACCEPTED> {
+impl<const WHOSE: u8> Pages<WHOSE> {
+    const CLAIMANT: Claimant = if WHOSE == USERS { Claimant::User } else { Claimant::Root };
+
     /// Sees a store as a source of pages.
-    fn of(store: &Store) -> &Pages<ACCEPTED> {
+    fn of(store: &Store) -> &Pages<WHOSE> {
         // SAFETY: `Pages` is a transparent wrapper of `Store`.
-        unsafe { &*std::ptr::from_ref(store).cast::<Pages<ACCEPTED>>() }
+        unsafe { &*std::ptr::from_ref(store).cast::<Pages<WHOSE>>() }
     }
 }
 
@@ -31,7 +40,7 @@ fn check_pages(ino: Ino, pages: &Range<u64>) {
     debug_assert!(pages.end <= PAGES_END, "pages {pages:?} lie behind the largest file");
 }
 
-impl<const ACCEPTED: bool> PageStore for Pages<ACCEPTED> {
+impl<const WHOSE: u8> PageStore for Pages<WHOSE> {
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()> {
         debug_assert!(!pages.is_empty(), "nothing is to be read");
         check_pages(ino, &(first..first + pages.len() as u64));
@@ -43,8 +52,10 @@ impl<const ACCEPTED: bool> PageStore for Pages<ACCEPTED> {
     }
     fn reserve(&self, lane: usize, blocks: u64) -> bool {
         debug_assert!(blocks <= PAGES_END, "{blocks} blocks for one call");
-        let there =
-            if ACCEPTED { self.0.reserve_accepted(lane, blocks) } else { self.0.reserve(lane, blocks) };
+        let there = match WHOSE {
+            ACCEPTED => self.0.reserve_accepted(lane, blocks),
+            _ => self.0.reserve_for(lane, blocks, Self::CLAIMANT),
+        };
         there || blocks == 1 && self.0.reserve_last_page(lane)
     }
     fn reserve_rewrite(&self, lane: usize) -> bool {
@@ -79,7 +90,7 @@ impl<const ACCEPTED: bool> PageStore for Pages<ACCEPTED> {
         if !self.0.has_preallocation() {
             return Ok(None);
         }
-        self.0.preallocate(lane, ino, pages, attrs).map(Some)
+        self.0.preallocate(lane, ino, pages, attrs, Self::CLAIMANT).map(Some)
     }
     fn kept_between(&self, ino: Ino, pages: &Range<u64>) -> StoreResult<u64> {
         check_pages(ino, pages);
@@ -107,15 +118,24 @@ impl<const ACCEPTED: bool> PageStore for Pages<ACCEPTED> {
     }
 }
 
-/// Returns the context with which a call on this file's data is made.
+/// Returns the context with which a call on this file's data is made that adds nothing to it.
 #[inline]
 pub(crate) fn data_ctx<'a>(core: &'a Core, inode: &'a Inode) -> DataCtx<'a> {
-    ctx_with(core, inode, Pages::<false>::of(&core.store))
+    ctx_with(core, inode, Pages::<ROOTS>::of(&core.store))
+}
+
+/// Returns the same for a call that may add pages, which this claimant pays.
+#[inline]
+pub(crate) fn data_ctx_of<'a>(core: &'a Core, inode: &'a Inode, who: Claimant) -> DataCtx<'a> {
+    match who {
+        Claimant::User => ctx_with(core, inode, Pages::<USERS>::of(&core.store)),
+        Claimant::Root => data_ctx(core, inode),
+    }
 }
 
 /// Returns the same for pages that somebody has accepted already.
 pub(crate) fn accepted_data_ctx<'a>(core: &'a Core, inode: &'a Inode) -> DataCtx<'a> {
-    ctx_with(core, inode, Pages::<true>::of(&core.store))
+    ctx_with(core, inode, Pages::<ACCEPTED>::of(&core.store))
 }
 
 #[inline]

@@ -30,6 +30,8 @@
 //!    nothing new is promised, however much the volume has: ENOSPC at once, without a checkpoint,
 //!    which might have to wait. What was accepted before, and what the kernel hands over that it
 //!    has accepted, keeps its promise or gets it (`page_store`); it is written when there is space.
+//! 8. The last of a volume is left to root ([`Claimant`]): who pays a promise says who it is. What
+//!    a lane has promised beyond need, less than a block, is anybody's.
 
 use super::Core;
 use crate::error::{Result, posix};
@@ -37,7 +39,7 @@ use lanefs_format::BLOCK_SIZE;
 use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::inode::{XATTR_INLINE, XATTR_PER_BLOCK};
 use lanefs_format::{NAME_MAX, XATTR_BLOB_MAX};
-use lanefs_store::PARTS_OF_BLOCK;
+use lanefs_store::{Claimant, PARTS_OF_BLOCK};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of the oplog for each change of a name, at the least.
@@ -100,26 +102,26 @@ pub(crate) fn bytes_of_file(core: &Core, name: &[u8]) -> u64 {
 /// give back if nothing comes of it. ENOSPC; the caller of the operation tries again when something
 /// was freed (`with_space`).
 #[inline]
-pub(crate) fn reserve_inode(core: &Core, name: &[u8], inode: NewInode) -> Result<u64> {
+pub(crate) fn reserve_inode(core: &Core, who: Claimant, name: &[u8], inode: NewInode) -> Result<u64> {
     let name = if name.is_empty() { 0 } else { bytes_of(name) };
-    reserve_bytes(core, name + inode.promise(core))
+    reserve_bytes(core, who, name + inode.promise(core))
 }
 
 /// Reserves space for a name; returns the bytes to give back if nothing comes of it. ENOSPC.
 #[inline]
-pub(crate) fn reserve_name(core: &Core, name: &[u8]) -> Result<u64> {
+pub(crate) fn reserve_name(core: &Core, who: Claimant, name: &[u8]) -> Result<u64> {
     debug_assert!(!name.is_empty(), "a name that was not checked");
-    reserve_bytes(core, bytes_of(name))
+    reserve_bytes(core, who, bytes_of(name))
 }
 
 /// Does the same for a name in place of one that goes.
-pub(crate) fn reserve_longer_name(core: &Core, old: &[u8], new: &[u8]) -> Result<u64> {
-    reserve_bytes(core, bytes_of(new).saturating_sub(bytes_of(old)))
+pub(crate) fn reserve_longer_name(core: &Core, who: Claimant, old: &[u8], new: &[u8]) -> Result<u64> {
+    reserve_bytes(core, who, bytes_of(new).saturating_sub(bytes_of(old)))
 }
 
 /// Takes bytes of what the lane has promised, and promises more if that is short.
 #[inline]
-fn reserve_bytes(core: &Core, bytes: u64) -> Result<u64> {
+fn reserve_bytes(core: &Core, who: Claimant, bytes: u64) -> Result<u64> {
     debug_assert!(bytes <= MOST * BLOCK_SIZE as u64, "{bytes} bytes for one call");
     if bytes == 0 {
         return Ok(0);
@@ -131,16 +133,17 @@ fn reserve_bytes(core: &Core, bytes: u64) -> Result<u64> {
     let promise = &core.journal.lanes.shared(lane).promise;
     promise.check_invariants();
     let left = promise.left.fetch_sub(bytes as i64, Relaxed) - bytes as i64;
-    if left < 0 { reserve_more(core, lane, bytes, left) } else { Ok(bytes) }
+    if left < 0 { reserve_more(core, lane, who, bytes, left) } else { Ok(bytes) }
 }
 
 /// Reserves blocks for what is short, `left` bytes below nothing.
 #[cold]
-fn reserve_more(core: &Core, lane: usize, bytes: u64, left: i64) -> Result<u64> {
+fn reserve_more(core: &Core, lane: usize, who: Claimant, bytes: u64, left: i64) -> Result<u64> {
     debug_assert!(left < 0, "nothing is short");
     let promise = &core.journal.lanes.shared(lane).promise;
     let blocks = left.unsigned_abs().div_ceil(BLOCK_SIZE as u64);
-    let there = core.store.reserve_nodes(lane, blocks) || blocks == 1 && core.store.reserve_last_node(lane);
+    let there =
+        core.store.reserve_nodes(lane, blocks, who) || blocks == 1 && core.store.reserve_last_node(lane);
     if !there {
         promise.left.fetch_add(bytes as i64, Relaxed);
         promise.check_invariants();

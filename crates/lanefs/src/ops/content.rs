@@ -12,6 +12,7 @@ use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead, SPACE_LENT, Written}
 use crate::memfs::inode::{DATASYNC, NOATIME, PRIVILEGED};
 use crate::ops::rights;
 use lanefs_format::{BLOCK_SIZE, MAX_FILE_SIZE};
+use lanefs_store::Claimant;
 use lanefs_sync::clock::coarse_realtime_ns;
 
 /// The number of times that space is freed for one append.
@@ -39,6 +40,8 @@ pub(crate) struct Writer {
     pub writes_ahead: bool,
     /// It hands over what others wrote, in another order perhaps than they did.
     pub any_order: bool,
+    /// Who pays for the pages that are added.
+    pub claimant: Claimant,
 }
 
 /// Reads a file's content.
@@ -141,7 +144,7 @@ fn write_part(
     let ctx = match writer.keeps_times {
         // The kernel: it has accepted that already.
         true => page_store::accepted_data_ctx(core, inode),
-        false => page_store::data_ctx(core, inode),
+        false => page_store::data_ctx_of(core, inode, writer.claimant),
     };
     let ctx = DataCtx { once: writer.keeps_pages, any_order: writer.any_order, ..ctx };
     let (at, w) = match offset {
@@ -156,7 +159,7 @@ fn write_part(
                 r => (o, r?),
             }
         }
-        None => with_pages_written(core, || append_part(core, data, &ctx, buf))?,
+        None => with_pages_written(core, || append_part(core, data, &ctx, buf, writer.claimant))?,
     };
     debug_assert!(w.bytes <= buf.len(), "{} bytes of {} were written", w.bytes, buf.len());
     debug_assert!(w.bytes > 0 || !w.extended, "the file grew by nothing");
@@ -182,7 +185,13 @@ fn write_part(
 }
 
 /// Appends all of it if what was deleted frees space for all; else as much as there is space for.
-fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> Result<(u64, Written)> {
+fn append_part(
+    core: &Core,
+    data: &FileData,
+    ctx: &DataCtx<'_>,
+    buf: &[u8],
+    who: Claimant,
+) -> Result<(u64, Written)> {
     let blocks = (buf.len() as u64).div_ceil(BLOCK_SIZE as u64);
     // Others take space while this thread frees it, hence again; but not for what will never
     // fit.
@@ -192,7 +201,7 @@ fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> R
             Err(e) if e.errno() == libc::ENOSPC => {}
             r => return r,
         }
-        if space::free_space(core) && core.store.space().free >= blocks {
+        if space::free_space(core) && core.store.has_for(who, blocks) {
             continue;
         }
         tries += 1;
@@ -286,7 +295,7 @@ pub(crate) fn allocate(
     debug_assert!(offset + len <= MAX_FILE_SIZE, "EFBIG comes first");
     let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     core.store.watch_nodes()?;
-    let ctx = page_store::data_ctx(core, inode);
+    let ctx = page_store::data_ctx_of(core, inode, writer.claimant);
     let cut = Cut { size: None, time: None, attrs: &|| inode.attrs() };
     let done = match mode & !libc::FALLOC_FL_KEEP_SIZE {
         0 => with_pages_written(core, || data.allocate(&ctx, offset, len, keep, &cut)),

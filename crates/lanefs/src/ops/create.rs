@@ -169,7 +169,7 @@ pub(crate) fn make<'g>(
                 continue;
             }
         }
-        let promised = space::reserve_inode(core, name, spec.space())?;
+        let promised = space::reserve_inode(core, cred.claimant(), name, spec.space())?;
         let mut op = Op::begin(core);
         let (inode, attrs) = match fresh_inode(core, &mut op, cred, pinode, spec) {
             Ok(c) => c,
@@ -330,7 +330,7 @@ pub(crate) fn make_unnamed<'g>(
     let (pinode, _) = resolve::find_dir(core, parent, guard)?;
     perm::check(pinode, cred, W | X)?;
     core.writable()?;
-    let promised = space::reserve_inode(core, b"", spec.space())?;
+    let promised = space::reserve_inode(core, cred.claimant(), b"", spec.space())?;
     let mut op = Op::begin(core);
     let (mut inode, attrs) = fresh_inode(core, &mut op, cred, pinode, spec).inspect_err(|_| {
         space::unreserve(core, promised);

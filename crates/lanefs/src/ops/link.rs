@@ -58,7 +58,7 @@ pub(crate) fn link(
         if pdir.state.load(SeqCst) == DEAD {
             return posix(libc::ENOENT);
         }
-        let promised = space::reserve_name(core, name)?;
+        let promised = space::reserve_name(core, cred.claimant(), name)?;
         let now = coarse_realtime_ns();
         let mut op = Op::begin(core);
         let mut entry = Entry::new(0, name, inode.ino, inode.kind, 0, 0, 0);

@@ -142,11 +142,12 @@ pub(crate) fn rename(
         remove::check_dir_alive(t.pdir)?;
         debug_assert!(from != to, "a name is moved onto itself");
         debug_assert!(!dir_moves || core.memfs.move_lock.is_locked(), "O7: another move may come between");
+        let who = cred.claimant();
         // What replaces a name takes no space, so that a full volume can still replace files.
         let promised = match t.target {
-            None if whiteout => space::reserve_inode(core, to.1, WHITEOUT.space())?,
-            Some(_) if whiteout => space::reserve_inode(core, b"", WHITEOUT.space())?,
-            None => space::reserve_longer_name(core, from.1, to.1)?,
+            None if whiteout => space::reserve_inode(core, who, to.1, WHITEOUT.space())?,
+            Some(_) if whiteout => space::reserve_inode(core, who, b"", WHITEOUT.space())?,
+            None => space::reserve_longer_name(core, who, from.1, to.1)?,
             Some(_) => 0,
         };
         let attempt = Attempt { from, to, s, t, how };

@@ -229,7 +229,7 @@ pub(crate) fn set_xattr(
         let before = now.encoded().len();
         promise_of_xattrs(core, before, before + Xattrs::bytes(name, value))
     };
-    if blocks > 0 && !core.store.reserve_nodes(core.journal.lanes.mine(), blocks) {
+    if blocks > 0 && !core.store.reserve_nodes(core.journal.lanes.mine(), blocks, cred.claimant()) {
         return Ok(false);
     }
     let set = change_xattrs(core, inode, name, |x| {

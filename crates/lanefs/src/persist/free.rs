@@ -169,7 +169,7 @@ mod tests {
     fn what_ends_while_space_is_made_is_given_back_before_anybody_is_refused() {
         type Ask = fn(&Fs, &File, u64) -> bool;
         let asks: [(&str, Ask); 3] = [
-            ("has_room", |fs, _, bytes| fs.volume().has_room(bytes)),
+            ("has_space", |fs, _, bytes| fs.volume().has_space(bytes, true)),
             ("fallocate", |_, file, bytes| file.allocate(0, 0, bytes).is_ok()),
             ("append", |_, file, bytes| file.append(&vec![9; bytes as usize]).is_ok()),
         ];

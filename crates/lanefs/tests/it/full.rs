@@ -980,3 +980,52 @@ fn what_is_preallocated_takes_its_space_once() {
         assert_eq!(fs.read("/more").unwrap(), vec![7; 40_000_000]);
     }
 }
+
+/// Users fill a volume up to what is left to root, by whatever call; they change and remove what
+/// they have. Root goes on.
+#[test]
+fn the_last_of_a_volume_is_left_to_root() {
+    let (volume, dev) = volume_as(64, FormatOptions::default());
+    let root = volume.as_user(Cred::root());
+    root.chmod("/", 0o777).unwrap();
+    let user = volume.as_user(Cred::user(1000, 1000, &[]));
+    drop(volume);
+    let left = |s: lanefs::StatFs| s.free - s.available;
+    let empty = root.statfs().unwrap();
+    assert_eq!(left(empty), empty.blocks / 512);
+    let page = [7; 4096];
+    let [mine, appended, roots] = ["/mine", "/appended", "/roots"].map(|path| match path {
+        "/roots" => root.create(path).unwrap(),
+        _ => user.create(path).unwrap(),
+    });
+    assert!(mine.allocate(0, 0, (empty.free - left(empty) / 2) * 4096).is_err());
+    let mut pages = 0;
+    while mine.write_at(&page, pages * 4096).is_ok() {
+        pages += 1;
+    }
+    let full = |r: lanefs::Result<()>| assert_eq!(r.unwrap_err().errno(), libc::ENOSPC);
+    full(appended.append(&page).map(drop));
+    full(appended.allocate(0, 0, 8 << 12));
+    full(user.setxattr("/mine", b"user.long", &[1; 9000], 0));
+    let made = (0..2000).take_while(|n| user.create(format!("/f{n}")).is_ok()).count();
+    assert!(made < 200, "{made} files");
+    user.volume().sync().unwrap();
+    let s = root.statfs().unwrap();
+    assert!(s.available < 8 && s.free >= left(s) / 2 && s.free < 2 * left(s), "{s:?}");
+    // What is there is changed, and made shorter.
+    for n in 0..pages {
+        mine.write_at(&[8; 4096], n * 4096).unwrap();
+    }
+    user.volume().sync().unwrap();
+    // Root goes on, by each of the calls.
+    roots.write_at(&page, 0).unwrap();
+    roots.append(&page).unwrap();
+    roots.allocate(0, 1 << 20, 8192).unwrap();
+    root.mkdir("/log", 0o755).unwrap();
+    full(user.create("/more").map(drop).and_then(|()| mine.append(&page).map(drop)));
+    user.truncate("/mine", (pages - 200) * 4096).unwrap();
+    user.volume().sync().unwrap();
+    appended.append(&page).unwrap();
+    drop((mine, appended, roots, user));
+    close_and_check(root, dev);
+}
