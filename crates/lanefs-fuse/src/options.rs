@@ -3,6 +3,7 @@
 use crate::wire::request_bytes;
 use crate::wire::ring::{entry_bytes, queues};
 use rustix::mount::MountFlags;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The way requests come: over io_uring, a queue for each processor, or from /dev/fuse.
@@ -114,13 +115,13 @@ pub(crate) struct RingThreads {
     pub limit: usize,
 }
 
-/// An option that means nothing here, or whose value cannot be read.
+/// An option that means nothing here, or whose value cannot be read or is out of its range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadOption(pub String);
 
 impl std::fmt::Display for BadOption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "mount option {}: not known, or its value cannot be read; see lanefs(5)", self.0)
+        write!(f, "mount option {}: not known, or not a value that it can have; see lanefs(5)", self.0)
     }
 }
 
@@ -168,6 +169,9 @@ impl MountConfig {
             };
             let bad = || BadOption(option.to_string());
             let number = || value.and_then(|v| v.parse::<u64>().ok()).ok_or_else(bad);
+            let within = |range: RangeInclusive<u64>| {
+                number().and_then(|n| if range.contains(&n) { Ok(n) } else { Err(bad()) })
+            };
             let some = || number().and_then(|n| if n == 0 { Err(bad()) } else { Ok(n) });
             match name {
                 "ro" => self.read_only = true,
@@ -199,9 +203,9 @@ impl MountConfig {
                 }
                 "threads" => self.threads = some()?.try_into().map_err(|_| bad())?,
                 "readers" => self.readers = some()?.try_into().map_err(|_| bad())?,
-                "spin" => self.spin = Duration::from_micros(number()?.min(1000)),
+                "spin" => self.spin = Duration::from_micros(within(0..=1000)?),
                 "ttl" => self.ttl = Duration::from_secs(number()?),
-                "max_write" => self.max_write = number()?.clamp(4096, 1 << 20) as u32,
+                "max_write" => self.max_write = within(4096..=1 << 20)? as u32,
                 n if OTHERS.contains(&n) || n.starts_with("x-") || n.starts_with("X-") || n == "comment" => {
                     // The later of two that contradict wins, as in mount(8).
                     match n {
@@ -357,7 +361,17 @@ mod tests {
 
     #[test]
     fn bad_values_are_refused() {
-        for o in ["io_uring=maybe", "spin=long", "ttl=soon", "threads=", "threads=-1", "fsname"] {
+        for o in [
+            "io_uring=maybe",
+            "spin=long",
+            "spin=1001",
+            "max_write=1",
+            "max_write=2000000",
+            "ttl=soon",
+            "threads=",
+            "threads=-1",
+            "fsname",
+        ] {
             assert_eq!(MountConfig::default().parse(o), Err(BadOption(o.into())), "{o}");
         }
     }
@@ -388,7 +402,7 @@ mod tests {
             c.looks().map(|long| long.as_micros())
         };
         let on = |long| Some(long).filter(|_| cores() > 1);
-        assert_eq!([looks(""), looks("spin=20"), looks("spin=99999")], [on(50), on(20), on(1000)]);
+        assert_eq!([looks(""), looks("spin=20"), looks("spin=1000")], [on(50), on(20), on(1000)]);
         assert_eq!([looks("spin=0"), looks("readers=2")], [None; 2]);
     }
 
