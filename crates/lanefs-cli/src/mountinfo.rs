@@ -19,6 +19,8 @@ pub struct Mount {
     pub user: Option<u32>,
     /// Whether another mount lies on top of it.
     pub covered: bool,
+    /// The number of its device, which all mounts of it share: `0:50`.
+    pub device: String,
 }
 
 /// Returns the LaneFS mounts in the order they were made.
@@ -33,6 +35,23 @@ pub fn at(dir: &Path) -> std::io::Result<Option<Mount>> {
     Ok(top.and_then(|at| here.into_iter().nth(at)))
 }
 
+/// Returns where the mount with this device is seen by other processes: one of each mount
+/// namespace, with the directory there. Of processes that may be looked at.
+pub fn elsewhere(device: &str) -> Vec<(u32, PathBuf)> {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let mut seen: Vec<_> = namespace("self").into_iter().collect();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some((text, pid)) = name.to_str().and_then(|t| Some((t, t.parse().ok()?))) else { continue };
+        let Some(namespace) = namespace(text).filter(|n| !seen.contains(n)) else { continue };
+        seen.push(namespace);
+        let table = std::fs::read(format!("/proc/{text}/mountinfo")).unwrap_or_default();
+        found.extend(parse(&table).into_iter().find(|m| m.device == device).map(|m| (pid, m.dir)));
+    }
+    found
+}
+
 /// Reads the LaneFS mounts out of the table.
 fn parse(table: &[u8]) -> Vec<Mount> {
     let lines = table.split(|b| *b == b'\n');
@@ -45,7 +64,8 @@ fn parse(table: &[u8]) -> Vec<Mount> {
         .filter_map(|line| {
             let mut fields = line.split(|b| *b == b' ');
             let id = fields.next()?;
-            let dir = fields.nth(3)?;
+            let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
+            let dir = fields.nth(1)?;
             let options = String::from_utf8_lossy(fields.next()?).into_owned();
             let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
             let (kind, source) = (fields.next()?, fields.next()?);
@@ -58,6 +78,7 @@ fn parse(table: &[u8]) -> Vec<Mount> {
                 options,
                 user,
                 covered: parents.contains(&(id, dir)),
+                device,
             })
         })
         .collect()
@@ -102,6 +123,7 @@ mod tests {
                 options: "ro,nosuid".into(),
                 user: Some(0),
                 covered: false,
+                device: "0:50".into(),
             }]
         );
     }

@@ -57,7 +57,10 @@ pub fn run(args: &Args) -> Outcome {
     // Of a server that was gone before there is nothing to report: whoever comes here then has seen
     // calls fail.
     let closed_here = server.is_some() && !mount.read_only;
-    wait_until_closed(server, &images);
+    if let Some(kept) = wait_until_closed(server, &images, &mount) {
+        eprintln!("lanefs: {}: unmounted; the volume stays open, for it is mounted {kept}", dir.display());
+        return Ok(0);
+    }
     if closed_here && was_closed(&images) == Some(false) {
         let images: Vec<String> = images.iter().map(|i| i.display().to_string()).collect();
         let images = images.join(" ");
@@ -139,24 +142,45 @@ fn busy(dir: &Path) -> Failure {
     Failure::new(format_args!("{dir}: in use; see who with `fuser -vm {dir}`, or give --lazy"))
 }
 
+/// Returns where a mount that was taken away is seen still: by another name, or in the mount
+/// namespace of other processes, which is looked at only if `everywhere`.
+fn kept_at(mount: &Mount, everywhere: bool) -> Option<String> {
+    let here = mountinfo::lanefs_mounts().ok()?.into_iter().find(|m| m.device == mount.device);
+    if let Some(other) = here {
+        return Some(format!("at {}, too; unmount that", other.dir.display()));
+    }
+    let elsewhere = if everywhere { mountinfo::elsewhere(&mount.device) } else { Vec::new() };
+    let (pid, dir) = elsewhere.into_iter().next()?;
+    Some(format!(
+        "at {} in the mount namespace of process {pid}, too; `nsenter -t {pid} -m umount {0}` unmounts that",
+        dir.display()
+    ))
+}
+
 /// Waits until the server has ended, or has let go of all images (it may be a program with other
-/// things to do).
-fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf]) {
-    let Some(server) = server else { return };
+/// things to do). Returns where the mount is seen still, if that is why it does not.
+fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf], mount: &Mount) -> Option<String> {
+    let server = server?;
+    if let Some(kept) = kept_at(mount, false) {
+        return Some(kept);
+    }
     let (since, mut told) = (Instant::now(), false);
     let mut patience = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
     loop {
         let mut ended = [PollFd::new(&server, PollFlags::IN)];
         if matches!(rustix::event::poll(&mut ended, Some(&patience)), Ok(1..)) {
-            return;
+            return None;
         }
         debug_assert!((1..1_000_000_000).contains(&patience.tv_nsec), "a wait without end, or none");
         patience.tv_nsec = (patience.tv_nsec * 2).min(50_000_000);
         if !images.is_empty() && images.iter().all(|i| is_free(i)) {
-            return;
+            return None;
         }
         if !told && since.elapsed() > UNTIL_TOLD {
             told = true;
+            if let Some(kept) = kept_at(mount, true) {
+                return Some(kept);
+            }
             images.iter().filter_map(|i| full_host_of(i)).for_each(|line| eprintln!("lanefs: {line}"));
         }
     }

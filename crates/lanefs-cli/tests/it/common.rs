@@ -113,6 +113,10 @@ impl Mount {
     pub fn is_mounted(&mut self) {
         self.mounted = true;
     }
+    pub fn is_unmounted(&mut self) {
+        assert_eq!(mount_line(&self.dir), None);
+        self.mounted = false;
+    }
     pub fn umount(&mut self) {
         umount_when_free(self.work.path()).ok();
         self.mounted = false;

@@ -21,6 +21,7 @@ on_each_transport! {
     an_ordinary_user_mounts,
     options_without_effect_are_told,
     umount_says_when_the_volume_was_not_closed,
+    umount_says_where_a_mount_is_seen_still,
     an_ordinary_user_who_may_not_open_the_device_is_told_what_to_do,
     a_daemon_without_a_log_tells_the_systems,
     a_mount_waits_for_a_server_that_closes_the_image,
@@ -48,6 +49,43 @@ fn a_mount_shows_its_type_source_and_options() {
     assert!(options.starts_with("ro") && options.contains("noatime"), "{options}");
     let refused = std::fs::write(m.path("x"), "").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+}
+
+/// By another name of it, or where somebody has a copy of the table of mounts. It waited for these.
+fn umount_says_where_a_mount_is_seen_still() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    for options in ["rw", "noloop"] {
+        let mut m = Mount::new(&["-o", options]);
+        let other = m.work.path().join("other");
+        std::fs::create_dir_all(&other).unwrap();
+        std::fs::write(m.path("f"), "content").unwrap();
+        rustix::mount::mount_bind(&m.dir, &other).unwrap();
+        let told = lanefs_in(m.work.path(), &["umount", "mnt"]).ok().err;
+        assert!(told.contains("stays open") && told.contains("/other, too"), "{told}");
+        assert_eq!(std::fs::read(other.join("f")).unwrap(), b"content");
+        lanefs_in(m.work.path(), &["umount", "other"]).ok();
+        m.is_unmounted();
+        m.fsck();
+
+        m.mount(&["-o", options]);
+        let mut sees = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", "echo there; read end"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(sees.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
+        let told = lanefs_in(m.work.path(), &["umount", "mnt"]).ok().err;
+        let pid = format!("process {}", sees.id());
+        assert!(told.contains("stays open") && told.contains(&pid), "{told}");
+        drop(sees.stdin.take());
+        assert!(sees.wait().is_ok());
+        m.is_unmounted();
+        m.fsck();
+    }
 }
 
 fn umount_returns_when_the_image_is_closed() {

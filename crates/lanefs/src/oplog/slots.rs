@@ -2,7 +2,7 @@
 //! of the file.
 
 use lanefs_format::Ino;
-use lanefs_sync::lock::RwLock;
+use lanefs_sync::lock::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::sync::atomic::{
     AtomicU64, AtomicUsize,
@@ -27,6 +27,9 @@ pub(crate) struct OpenSlots {
     /// More slots, added when the first are all taken. The lock is taken for writing only to add a
     /// chunk.
     more: RwLock<Vec<[AtomicU64; CHUNK]>>,
+    /// The numbers of those of `more` that are free: a lane may have a million files open, and who
+    /// opens one more is not to look at all. Whoever takes a number out has the slot to itself.
+    spare: Mutex<Vec<usize>>,
     /// The slot at which the search for a free one begins. Relaxed: a hint, any value is right.
     hint: AtomicUsize,
     /// Slots of `first` from this one on were never taken. Beside `hint`.
@@ -49,6 +52,7 @@ impl OpenSlots {
         OpenSlots {
             first: chunk(),
             more: RwLock::new(Vec::new()),
+            spare: Mutex::new(Vec::new()),
             hint: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
         }
@@ -72,23 +76,27 @@ impl OpenSlots {
                 return n;
             }
         }
-        loop {
-            let have = {
-                let more = self.more.read();
-                for (c, chunk) in more.iter().enumerate() {
-                    for (i, s) in chunk.iter().enumerate() {
-                        if s.load(Relaxed) == 0 && s.compare_exchange(0, ino.0, SeqCst, Relaxed).is_ok() {
-                            return CHUNK * (c + 1) + i;
-                        }
-                    }
-                }
-                more.len()
-            };
-            let mut more = self.more.write();
-            if more.len() == have {
-                more.push(std::array::from_fn(|_| AtomicU64::new(0)));
-            }
+        let n = self.spare_slot();
+        let more = self.more.read();
+        let slot = &more[n / CHUNK - 1][n % CHUNK];
+        let taken = slot.compare_exchange(0, ino.0, SeqCst, Relaxed);
+        debug_assert!(taken.is_ok(), "slot {n} was spare, and {taken:?} has it");
+        n
+    }
+
+    /// Returns the number of a slot behind the first ones, for the caller alone.
+    #[cold]
+    fn spare_slot(&self) -> usize {
+        let mut spare = self.spare.lock();
+        if let Some(n) = spare.pop() {
+            return n;
         }
+        let mut more = self.more.write();
+        more.push(std::array::from_fn(|_| AtomicU64::new(0)));
+        let first = more.len() * CHUNK;
+        // The lowest comes first.
+        spare.extend((first + 1..first + CHUNK).rev());
+        first
     }
 
     /// Gives a slot back.
@@ -102,6 +110,8 @@ impl OpenSlots {
         debug_assert!(slot / CHUNK <= more.len(), "slot {slot} was never given out");
         if let Some(c) = more.get(slot / CHUNK - 1) {
             free(&c[slot % CHUNK]);
+            drop(more);
+            self.spare.lock().push(slot);
         }
     }
 
@@ -135,5 +145,26 @@ mod tests {
         taken[350..].iter().for_each(|n| slots.give_back(*n));
         slots.take(Ino(1));
         assert_eq!(found(), 1);
+    }
+
+    /// Who opens one more looked at all that were open: a million took hours.
+    #[test]
+    fn a_lane_has_very_many_files_open() {
+        const MANY: usize = 1_000_000;
+        let slots = OpenSlots::new();
+        let mut taken: Vec<usize> = (1..=MANY as u64).map(|n| slots.take(Ino(n))).collect();
+        for slot in &mut taken {
+            slots.give_back(*slot);
+            *slot = slots.take(Ino(1));
+        }
+        let have = slots.more.read().len() * CHUNK + CHUNK;
+        assert!(have < MANY + 2 * CHUNK, "{have} slots for {MANY}");
+        taken.sort_unstable();
+        taken.dedup();
+        assert_eq!(taken.len(), MANY);
+        taken.into_iter().for_each(|n| slots.give_back(n));
+        let mut found = HashSet::new();
+        slots.collect(&mut found);
+        assert_eq!((found.len(), slots.spare.lock().len()), (0, have - CHUNK));
     }
 }
