@@ -13,6 +13,8 @@ use lanefs_format::Ino;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
 use lanefs_store::{Claimant, CleanReport, Grown, OpenReport, Replaced, Store, VolumeInfo};
 use lanefs_sync::lane_ids::LaneIds;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -354,7 +356,17 @@ impl Volume {
         persist.check_alive()?;
         persist.writable()?;
         let n = devices::must_be_of(image, &persist.store.device_names())?;
-        let done = persist.store.replace_device(n, device, force, progress).map_err(Error::from);
+        // One that panics is not asked again, and its caller gets that when the devices are as they
+        // should be.
+        let panicked = Cell::new(None);
+        let told = |done, of| {
+            let was = panicked.take();
+            panicked.set(was.or_else(|| catch_unwind(AssertUnwindSafe(|| progress(done, of))).err()));
+        };
+        let done = persist.store.replace_device(n, device, force, &told).map_err(Error::from);
+        if let Some(panic) = panicked.take() {
+            resume_unwind(panic);
+        }
         let done = persist.promised(done)?;
         debug_assert!(done.unreadable <= done.copied, "more is lost than there was: {done:?}");
         Ok(done)
@@ -461,9 +473,9 @@ impl Volume {
     }
 
     /// Keeps inodes for front ends that hand out inode numbers: an inode without a name and without
-    /// an open handle is not freed while `keeps` returns true for it. Asked between reaping rounds,
-    /// never while a caller waits; `None` keeps nothing. After a crash nobody knows such inodes any
-    /// more, and recovery frees them.
+    /// an open handle is not freed while `keeps` returns true for it, or panics. Asked between
+    /// reaping rounds, never while a caller waits; `None` keeps nothing. After a crash nobody knows
+    /// such inodes any more, and recovery frees them.
     pub fn keep_unnamed(&self, keeps: Option<Box<dyn Fn(Ino) -> bool + Send + Sync>>) {
         let persist = &self.0.persist;
         let mut keeper = persist.keeper.lock();

@@ -94,6 +94,7 @@ impl OpenSlots {
         let mut more = self.more.write();
         more.push(std::array::from_fn(|_| AtomicU64::new(0)));
         let first = more.len() * CHUNK;
+        debug_assert!(u32::try_from(first + CHUNK).is_ok(), "a handle has no number for slot {first}");
         // The lowest comes first.
         spare.extend((first + 1..first + CHUNK).rev());
         first

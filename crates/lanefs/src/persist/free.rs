@@ -145,6 +145,24 @@ mod tests {
         v.close().unwrap();
     }
 
+    /// What a front end panics about is kept, and nobody else gets that: not who asks for space,
+    /// and not the background, whose thread it ended.
+    #[test]
+    fn what_a_front_end_panics_about_is_kept() {
+        let (v, _) = crate::persist::testing::volume(64);
+        let fs = v.fs();
+        fs.write("/file", vec![7; 4 << 20]).unwrap();
+        v.sync().unwrap();
+        let before = v.statfs().unwrap().free;
+        v.keep_unnamed(Some(Box::new(|ino| panic!("who knows of {ino}?"))));
+        fs.unlink("/file").unwrap();
+        assert!(v.statfs().unwrap().free < before + 500);
+        v.keep_unnamed(None);
+        // Who asks often does not have it looked for each time; somebody who needs the space does.
+        assert!(v.has_space(before * 4096 + (4 << 20) - (100 << 10), true));
+        v.close().unwrap();
+    }
+
     /// Who asks now and then has all done; who asks all the time has a tenth of the time.
     #[test]
     fn time_that_nobody_used_is_saved_up_to_a_bound() {

@@ -38,6 +38,7 @@ use lanefs_store::PARTS_OF_BLOCK;
 use lanefs_sync::lock::MutexGuard;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -290,7 +291,9 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usi
     debug_assert!(r.staged.is_none(), "another list waits for its grace");
     let guard = crossbeam_epoch::pin();
     let keeper = persist.keeper.lock();
-    let kept = |ino: Ino| keeper.as_ref().is_some_and(|keeps| keeps(ino));
+    // A callback that panics keeps what it was asked for, and not the thread from its work.
+    let asked = |keeps: &super::Keeper, ino| catch_unwind(AssertUnwindSafe(|| keeps(ino))).unwrap_or(true);
+    let kept = |ino: Ino| keeper.as_ref().is_some_and(|keeps| asked(keeps, ino));
     let open = persist.journal.open_inodes();
     let mut doomed: Vec<Orphan> = Vec::with_capacity(list.len());
     for (n, o) in list.iter().enumerate() {

@@ -738,3 +738,28 @@ fn files_of_a_directory_are_read_with_few_reads() {
         assert_eq!(fs.read(format!("/{n}")).unwrap(), content(*n, round), "file {n}");
     }
 }
+
+/// Whoever follows a change of devices may fail to; the devices are as they should be all the same.
+#[test]
+fn a_panic_about_the_progress_comes_when_the_device_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = |name: &str| dir.path().join(name);
+    let [old, new, third] = ["old", "new", "third"].map(|name| {
+        let path = image(name);
+        drop(lanefs_store::device::FileDevice::create(&path, 32 << 20).unwrap());
+        path
+    });
+    let d: Arc<dyn Device> = Arc::new(lanefs_store::device::FileDevice::open(&old, false).unwrap());
+    Store::format(&[d], &FormatOptions::default()).unwrap();
+    let volume = Volume::open(&[&old], &options()).unwrap();
+    volume.as_user(Cred::root()).write("/f", vec![7; 3 << 20]).unwrap();
+    let replaced = || volume.replace_device(&old, &new, true, &|_, _| panic!("not told"));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(replaced));
+    assert_eq!(*panicked.unwrap_err().downcast::<&str>().unwrap(), "not told");
+    volume.replace_device(&new, &third, true, &|_, _| {}).unwrap();
+    volume.grow(Some(64 << 20)).unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    let volume = Volume::open(&[&third], &options()).unwrap();
+    assert_eq!(volume.as_user(Cred::root()).read("/f").unwrap(), vec![7; 3 << 20]);
+}
