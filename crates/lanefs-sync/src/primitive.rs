@@ -288,7 +288,12 @@ pub fn thread_token() -> usize {
     }
     #[cfg(loom)]
     {
-        loom::thread_local!(static TOKEN: Box<u8> = Box::new(0));
-        TOKEN.with(|token| std::ptr::from_ref::<u8>(token).addr())
+        // Not an address, which a thread of the same execution may have had that has ended: loom
+        // does not know that the allocator's lock lies between the two.
+        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
+        loom::thread_local! {
+            static TOKEN: usize = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+        }
+        TOKEN.with(|token| *token)
     }
 }
