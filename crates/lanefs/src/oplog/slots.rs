@@ -2,6 +2,7 @@
 //! of the file.
 
 use lanefs_format::Ino;
+use lanefs_sync::CachePadded;
 use lanefs_sync::lock::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::sync::atomic::{
@@ -23,21 +24,27 @@ const CHUNK: usize = 256;
 /// finds it by an Acquire load; so whoever reads it (SeqCst) before it was raised came before the
 /// slot was taken, and what he marked before that is seen by the taker's recheck.
 pub(crate) struct OpenSlots {
-    first: Box<[AtomicU64; CHUNK]>,
+    first: Box<First>,
     /// More slots, added when the first are all taken. The lock is taken for writing only to add a
     /// chunk.
     more: RwLock<Vec<[AtomicU64; CHUNK]>>,
-    /// The numbers of those of `more` that are free: a lane may have a million files open, and who
-    /// opens one more is not to look at all. Whoever takes a number out has the slot to itself.
-    spare: Mutex<Vec<usize>>,
     /// The slot at which the search for a free one begins. Relaxed: a hint, any value is right.
     hint: AtomicUsize,
     /// Slots of `first` from this one on were never taken. Beside `hint`.
     most: AtomicUsize,
 }
 
-fn chunk() -> Box<[AtomicU64; CHUNK]> {
-    Box::new(std::array::from_fn(|_| AtomicU64::new(0)))
+/// The slots that most lanes do with, and on lines of its own what the others need beside.
+#[repr(C)]
+struct First {
+    slots: [AtomicU64; CHUNK],
+    /// The numbers of those of `more` that are free: a lane may have a million files open, and who
+    /// opens one more is not to look at all. Whoever takes a number out has the slot to itself.
+    spare: CachePadded<Mutex<Vec<usize>>>,
+}
+
+fn chunk() -> [AtomicU64; CHUNK] {
+    std::array::from_fn(|_| AtomicU64::new(0))
 }
 
 /// Frees a slot for who took it.
@@ -50,9 +57,8 @@ fn free(slot: &AtomicU64) {
 impl OpenSlots {
     pub fn new() -> OpenSlots {
         OpenSlots {
-            first: chunk(),
+            first: Box::new(First { slots: chunk(), spare: CachePadded::new(Mutex::new(Vec::new())) }),
             more: RwLock::new(Vec::new()),
-            spare: Mutex::new(Vec::new()),
             hint: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
         }
@@ -65,13 +71,13 @@ impl OpenSlots {
         let hint = self.hint.load(Relaxed);
         for i in 0..CHUNK {
             let n = (hint + i) % CHUNK;
-            if self.first[n].load(Relaxed) != 0 {
+            if self.first.slots[n].load(Relaxed) != 0 {
                 continue;
             }
             if self.most.load(Acquire) <= n {
                 self.most.fetch_max(n + 1, SeqCst);
             }
-            if self.first[n].compare_exchange(0, ino.0, SeqCst, Relaxed).is_ok() {
+            if self.first.slots[n].compare_exchange(0, ino.0, SeqCst, Relaxed).is_ok() {
                 self.hint.store((n + 1) % CHUNK, Relaxed);
                 return n;
             }
@@ -87,12 +93,12 @@ impl OpenSlots {
     /// Returns the number of a slot behind the first ones, for the caller alone.
     #[cold]
     fn spare_slot(&self) -> usize {
-        let mut spare = self.spare.lock();
+        let mut spare = self.first.spare.lock();
         if let Some(n) = spare.pop() {
             return n;
         }
         let mut more = self.more.write();
-        more.push(std::array::from_fn(|_| AtomicU64::new(0)));
+        more.push(chunk());
         let first = more.len() * CHUNK;
         debug_assert!(u32::try_from(first + CHUNK).is_ok(), "a handle has no number for slot {first}");
         // The lowest comes first.
@@ -103,7 +109,7 @@ impl OpenSlots {
     /// Gives a slot back.
     pub fn give_back(&self, slot: usize) {
         if slot < CHUNK {
-            free(&self.first[slot]);
+            free(&self.first.slots[slot]);
             self.hint.store(slot, Relaxed);
             return;
         }
@@ -112,14 +118,14 @@ impl OpenSlots {
         if let Some(c) = more.get(slot / CHUNK - 1) {
             free(&c[slot % CHUNK]);
             drop(more);
-            self.spare.lock().push(slot);
+            self.first.spare.lock().push(slot);
         }
     }
 
     /// Adds every open inode to `out`.
     pub fn collect<S: std::hash::BuildHasher>(&self, out: &mut HashSet<u64, S>) {
         let most = self.most.load(SeqCst).min(CHUNK);
-        out.extend(self.first[..most].iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));
+        out.extend(self.first.slots[..most].iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));
         for c in self.more.read().iter() {
             out.extend(c.iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));
         }
@@ -166,6 +172,6 @@ mod tests {
         taken.into_iter().for_each(|n| slots.give_back(n));
         let mut found = HashSet::new();
         slots.collect(&mut found);
-        assert_eq!((found.len(), slots.spare.lock().len()), (0, have - CHUNK));
+        assert_eq!((found.len(), slots.first.spare.lock().len()), (0, have - CHUNK));
     }
 }
