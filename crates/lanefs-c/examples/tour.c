@@ -32,6 +32,8 @@ static void names(struct lanefs_volume *v)
     OK(lanefs_stat(v, "d/g", &s));
     IS(s.nlink, 2);
     IS(lanefs_rename(v, "d/f", "s", LANEFS_RENAME_NOREPLACE), -EEXIST);
+    IS(lanefs_rename(v, "d/f", "whiteout", 4), -EINVAL);
+    IS(lanefs_rename(v, "d/f", "new", 3), -EINVAL);
     OK(lanefs_rename(v, "d/g", "s", LANEFS_RENAME_EXCHANGE));
     OK(lanefs_lstat(v, "d/g", &s));
     IS(S_ISLNK(s.mode), 1);
@@ -229,6 +231,8 @@ int main(int argc, char **argv)
         OK(lanefs_open_volume(&image, 1, "noatime,cache_size=64M", &v));
         struct lanefs_volume *second;
         IS(lanefs_open_volume(&image, 1, NULL, &second), -EBUSY);
+        IS(lanefs_format(&image, SIZE_MAX, 64 << 20, NULL), -EINVAL);
+        IS(lanefs_open_volume(&image, SIZE_MAX, NULL, &second), -EINVAL);
     } else {
         OK(lanefs_memory_volume(64 << 20, &v));
     }

@@ -55,6 +55,13 @@ pub unsafe extern "C" fn lanefs_rename(
     status(|| {
         // SAFETY: the caller's promise.
         let (volume, old, new) = unsafe { (handle(volume)?, text(old_path)?, text(new_path)?) };
+        // What a mount takes beyond them, such as a whiteout, is not promised here.
+        if flags & !(LANEFS_RENAME_NOREPLACE | LANEFS_RENAME_EXCHANGE) != 0 {
+            return Err(Failure::Argument(
+                libc::EINVAL,
+                "flags are 0, LANEFS_RENAME_NOREPLACE or LANEFS_RENAME_EXCHANGE",
+            ));
+        }
         Ok(volume.fs.rename2(old, new, flags)?)
     })
 }

@@ -3,12 +3,15 @@
 use crate::answer::{Failure, Outcome, status};
 use crate::args::{Out, handle, text};
 use lanefs::{CreateOptions, Cred, Fs, MountOptions, Volume};
+use lanefs_format::superblock::MAX_DEVICES;
 use lanefs_fuse::{ServedMount, serve_mount};
 use lanefs_sync::fork;
 use libc::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+const _: () = assert!(MAX_DEVICES == 64, "a message has the number");
 
 /// An open volume as one user sees it. Calls on paths take it.
 pub struct lanefs_volume {
@@ -47,6 +50,10 @@ pub struct lanefs_statfs {
 unsafe fn images<'a>(images: *const *const c_char, count: usize) -> Outcome<Vec<&'a Path>> {
     if images.is_null() || count == 0 {
         return Err(Failure::Argument(libc::EFAULT, "no image is named"));
+    }
+    // Before the array is read: a number that cannot be has no array of as many.
+    if count > MAX_DEVICES {
+        return Err(Failure::Argument(libc::EINVAL, "a volume has no more than 64 images"));
     }
     (0..count)
         .map(|i| {
@@ -92,7 +99,8 @@ fn hand_out_first(volume: Volume, out: Out<*mut lanefs_volume>) {
 /// belongs to the calling process. Durable when it returns, as far as the directories of the files
 /// are. `label`: a name for people, or NULL.
 ///
-/// EEXIST: one of them exists. EINVAL: a size that cannot be. And what the system answers.
+/// EEXIST: one of them exists. EINVAL: a size that cannot be, or more than 64 images. And what the
+/// system answers.
 ///
 /// # Safety
 /// Pointers are NULL or as said; so for all functions of this library.
