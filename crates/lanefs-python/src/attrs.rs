@@ -1,7 +1,7 @@
 //! Attributes as `os` has them: `os.stat_result`, `os.statvfs_result`, times.
 
 use lanefs::{SetTime, Stat, StatFs, times};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -9,24 +9,33 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 /// Returns a time in seconds, a number with or without a fraction.
 fn seconds(time: &Bound<'_, PyAny>) -> PyResult<SetTime> {
-    if let Ok(whole) = time.extract::<i64>() {
-        return Ok(SetTime::At(times::number(whole, 0)));
+    match time.extract::<i64>() {
+        Ok(whole) => return Ok(SetTime::At(times::number(whole, 0))),
+        Err(e) if e.is_instance_of::<PyOverflowError>(time.py()) => return Err(no_time()),
+        Err(_) => {}
     }
     let time: f64 = time.extract()?;
-    // What has no number becomes the nearest that has one, as with all times.
-    match time.is_nan() {
-        true => Err(PyValueError::new_err("Invalid value NaN (not a number)")),
-        false => {
-            let nanos = (time - time.floor()) * 1e9;
-            Ok(SetTime::At(times::number(time.floor() as i64, nanos as u32)))
-        }
+    if time.is_nan() {
+        return Err(PyValueError::new_err("Invalid value NaN (not a number)"));
     }
+    let (whole, nanos) = (time.floor(), (time - time.floor()) * 1e9);
+    // Both ends are powers of two, which a float has as they are.
+    match (-(2f64.powi(63))..2f64.powi(63)).contains(&whole) {
+        true => Ok(SetTime::At(times::number(whole as i64, nanos as u32))),
+        false => Err(no_time()),
+    }
+}
+
+/// Returns the exception for seconds that the system's times cannot have.
+#[cold]
+fn no_time() -> PyErr {
+    PyOverflowError::new_err("timestamp out of range for platform time_t")
 }
 
 /// Returns a time in nanoseconds, a whole number.
 fn nanoseconds(time: &Bound<'_, PyAny>) -> PyResult<SetTime> {
     let time: i128 = time.extract()?;
-    let whole = i64::try_from(time.div_euclid(1_000_000_000))?;
+    let whole = i64::try_from(time.div_euclid(1_000_000_000)).map_err(|_| no_time())?;
     Ok(SetTime::At(times::number(whole, time.rem_euclid(1_000_000_000) as u32)))
 }
 
