@@ -220,7 +220,11 @@ fn check_size(size: u64) -> Result<usize> {
 }
 
 fn no_memory(size: u64, e: rustix::io::Errno) -> StoreError {
-    io_error("memory", "map", 0, e.raw_os_error(), &format!("no room for {size} bytes: {e}"))
+    StoreError::NotOpened {
+        device: "memory".into(),
+        why: format!("{size} bytes are not to be had: {e}; ask for less"),
+        errno: e.raw_os_error(),
+    }
 }
 
 /// An owned private mapping, readable and writable, of `len` bytes.
@@ -313,6 +317,16 @@ mod tests {
     #[test]
     fn behaves_as_a_device() {
         conformance::check(&MemoryDevice::new(1 << 20).unwrap());
+    }
+
+    /// It is no fault of a disk.
+    #[test]
+    fn more_than_there_is_is_refused_as_memory() {
+        for refused in [MemoryDevice::new(1 << 50).err(), MemoryDevice::new(1 << 62).err()] {
+            let e = refused.expect("no address space has as much");
+            assert_eq!(e.errno(), libc::ENOMEM, "{e}");
+            assert!(e.to_string().contains("ask for less") && !e.to_string().contains("cables"), "{e}");
+        }
     }
 
     #[test]
