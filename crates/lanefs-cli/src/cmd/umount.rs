@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// The time after which somebody who waits is told of what that may be for.
 const UNTIL_TOLD: Duration = Duration::from_secs(2);
+/// The time for which a server that has closed its images is waited for to end: it may be a program
+/// with other things to do.
+const UNTIL_ENDED: Duration = Duration::from_millis(200);
 /// The space on the host of an image below which that is told of.
 const LITTLE: u64 = 64 << 20;
 
@@ -164,7 +167,7 @@ fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf], mount: &Mount)
     if let Some(kept) = kept_at(mount, false) {
         return Some(kept);
     }
-    let (since, mut told) = (Instant::now(), false);
+    let (since, mut told, mut closed) = (Instant::now(), false, None);
     let mut patience = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
     loop {
         let mut ended = [PollFd::new(&server, PollFlags::IN)];
@@ -173,8 +176,12 @@ fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf], mount: &Mount)
         }
         debug_assert!((1..1_000_000_000).contains(&patience.tv_nsec), "a wait without end, or none");
         patience.tv_nsec = (patience.tv_nsec * 2).min(50_000_000);
-        if !images.is_empty() && images.iter().all(|i| is_free(i)) {
+        // A server of nothing else ends then, and takes its socket and the like along.
+        if closed.is_some_and(|at: Instant| at.elapsed() > UNTIL_ENDED) {
             return None;
+        }
+        if closed.is_none() && !images.is_empty() && images.iter().all(|i| is_free(i)) {
+            closed = Some(Instant::now());
         }
         if !told && since.elapsed() > UNTIL_TOLD {
             told = true;

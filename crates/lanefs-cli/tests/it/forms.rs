@@ -148,6 +148,7 @@ fn the_pages_by_hand_say_what_is_so() {
             let option = match option.as_str() {
                 "order=1" => "order=relaxed".into(),
                 "profile=1" => "profile=stateless".into(),
+                "max_write=1" => "max_write=65536".into(),
                 "io_uring=1" => "io_uring=auto".into(),
                 _ => option,
             };

@@ -228,7 +228,9 @@ pub fn is_there(pid: i32) -> bool {
 /// The number of a mount's connection.
 pub fn connection(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    libc::minor(std::fs::metadata(dir).unwrap().dev()).into()
+    // As the kernel itself writes the two numbers in one.
+    let device = std::fs::metadata(dir).unwrap().dev();
+    u64::from(libc::major(device)) << 20 | u64::from(libc::minor(device))
 }
 
 #[test]
