@@ -3,7 +3,6 @@
 use crate::answer::{Failure, Outcome, status};
 use crate::args::{Out, handle, text};
 use lanefs::{CreateOptions, Cred, Fs, MountOptions, Volume};
-use lanefs_format::superblock::MAX_DEVICES;
 use lanefs_fuse::{ServedMount, serve_mount};
 use lanefs_sync::fork;
 use libc::{c_char, c_int};
@@ -11,7 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-const _: () = assert!(MAX_DEVICES == 64, "a message has the number");
+/// The most images that a volume has (docs/SPEC.md). A message has the number.
+const MAX_IMAGES: usize = 64;
 
 /// An open volume as one user sees it. Calls on paths take it.
 pub struct lanefs_volume {
@@ -52,7 +52,7 @@ unsafe fn images<'a>(images: *const *const c_char, count: usize) -> Outcome<Vec<
         return Err(Failure::Argument(libc::EFAULT, "no image is named"));
     }
     // Before the array is read: a number that cannot be has no array of as many.
-    if count > MAX_DEVICES {
+    if count > MAX_IMAGES {
         return Err(Failure::Argument(libc::EINVAL, "a volume has no more than 64 images"));
     }
     (0..count)
