@@ -15,9 +15,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Makes a failure with exit code 1.
+    /// Makes a failure with exit code 1. A name in the message changes no terminal.
     pub fn new(message: impl Display) -> Failure {
-        Failure { message: message.to_string(), code: 1 }
+        let mut message = message.to_string();
+        if message.contains(char::is_control) {
+            let told = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+            message = message.chars().map(told).collect();
+        }
+        Failure { message, code: 1 }
     }
 
     /// Returns the same failure with another exit code.

@@ -5,13 +5,13 @@
 use crate::failure::{About, Failure};
 use crate::mounted;
 use crate::names::images;
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 use lanefs::{Cred, Fs, MountOptions, Volume};
 use lanefs_store::StoreError;
 use lanefs_store::device::{FileDevice, FileOptions};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// Memory that a command takes for a volume, about: it reads and writes most things once.
@@ -66,16 +66,22 @@ impl Place {
     }
 }
 
-impl FromStr for Place {
-    type Err = String;
-
+impl Place {
     /// Reads an argument: `IMAGE:/path`, or `IMAGE` alone for its root.
-    fn from_str(text: &str) -> Result<Place, String> {
-        match Place::read(OsStr::new(text)) {
+    fn of(text: &OsStr) -> Result<Place, String> {
+        match Place::read(text) {
             Some(place) => Ok(place),
             None if text.is_empty() => Err("name an image".into()),
-            None => Ok(Place { images: images(OsStr::new(text)), path: PathBuf::from("/") }),
+            None => Ok(Place { images: images(text), path: PathBuf::from("/") }),
         }
+    }
+}
+
+/// Names are bytes, on the command line too.
+impl ValueParserFactory for Place {
+    type Parser = ValueParser;
+    fn value_parser() -> ValueParser {
+        OsStringValueParser::new().try_map(|text| Place::of(&text)).into()
     }
 }
 
@@ -88,17 +94,22 @@ pub enum Anywhere {
     Image(Place),
 }
 
-impl FromStr for Anywhere {
-    type Err = String;
-
+impl Anywhere {
     /// Reads an argument: `IMAGE:/path` is inside an image, unless the host has a file of just that
     /// name.
-    fn from_str(text: &str) -> Result<Anywhere, String> {
-        match Place::read(OsStr::new(text)) {
+    fn of(text: &OsStr) -> Result<Anywhere, String> {
+        match Place::read(text) {
             Some(place) if !Path::new(text).exists() => Ok(Anywhere::Image(place)),
             _ if text.is_empty() => Err("name a file".into()),
             _ => Ok(Anywhere::Host(PathBuf::from(text))),
         }
+    }
+}
+
+impl ValueParserFactory for Anywhere {
+    type Parser = ValueParser;
+    fn value_parser() -> ValueParser {
+        OsStringValueParser::new().try_map(|text| Anywhere::of(&text)).into()
     }
 }
 
@@ -180,18 +191,18 @@ mod tests {
             images: images.iter().map(PathBuf::from).collect(),
             path: PathBuf::from(path),
         };
-        assert_eq!(Place::from_str("vol.lane:/a/b"), Ok(place(&["vol.lane"], "/a/b")));
-        assert_eq!(Place::from_str("vol.lane:/a:/b"), Ok(place(&["vol.lane"], "/a:/b")));
-        assert_eq!(Place::from_str("vol.lane:"), Ok(place(&["vol.lane"], "/")));
-        assert_eq!(Place::from_str("vol.lane"), Ok(place(&["vol.lane"], "/")));
-        assert_eq!(Place::from_str("a,b:/x"), Ok(place(&["a", "b"], "/x")));
-        assert!(Place::from_str("").is_err());
+        assert_eq!(Place::of(OsStr::new("vol.lane:/a/b")), Ok(place(&["vol.lane"], "/a/b")));
+        assert_eq!(Place::of(OsStr::new("vol.lane:/a:/b")), Ok(place(&["vol.lane"], "/a:/b")));
+        assert_eq!(Place::of(OsStr::new("vol.lane:")), Ok(place(&["vol.lane"], "/")));
+        assert_eq!(Place::of(OsStr::new("vol.lane")), Ok(place(&["vol.lane"], "/")));
+        assert_eq!(Place::of(OsStr::new("a,b:/x")), Ok(place(&["a", "b"], "/x")));
+        assert!(Place::of(OsStr::new("")).is_err());
     }
 
     #[test]
     fn a_path_without_colon_is_the_hosts() {
-        assert_eq!(Anywhere::from_str("src"), Ok(Anywhere::Host("src".into())));
-        assert_eq!(Anywhere::from_str("/dev/null"), Ok(Anywhere::Host("/dev/null".into())));
-        assert!(matches!(Anywhere::from_str("v:/dst"), Ok(Anywhere::Image(_))));
+        assert_eq!(Anywhere::of(OsStr::new("src")), Ok(Anywhere::Host("src".into())));
+        assert_eq!(Anywhere::of(OsStr::new("/dev/null")), Ok(Anywhere::Host("/dev/null".into())));
+        assert!(matches!(Anywhere::of(OsStr::new("v:/dst")), Ok(Anywhere::Image(_))));
     }
 }

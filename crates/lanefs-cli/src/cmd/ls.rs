@@ -2,9 +2,10 @@
 
 use crate::failure::{About, Failure, Outcome, written};
 use crate::image::Place;
+use crate::names;
 use lanefs::{FileKind, Fs, Stat};
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
@@ -35,6 +36,7 @@ pub struct Named {
 
 /// Lists.
 pub fn run(args: &Args) -> Outcome {
+    let on_terminal = std::io::stdout().is_terminal();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut listed = Vec::new();
     for (i, place) in args.places.iter().enumerate() {
@@ -51,15 +53,20 @@ pub fn run(args: &Args) -> Outcome {
         }
         if args.places.len() > 1 {
             let gap = if i > 0 { "\n" } else { "" };
-            written(writeln!(out, "{gap}{}:", place.show()))?;
+            written(write!(out, "{gap}"))?;
+            written(out.write_all(&names::told(place.show().as_ref(), on_terminal)))?;
+            written(writeln!(out, ":"))?;
         }
         for e in &entries {
-            let target = match (args.long, e.stat.kind) {
-                (true, FileKind::Symlink) => format!(" -> {}", link(&fs, place, e).to_string_lossy()),
-                _ => String::new(),
-            };
-            let front = if args.long { long(&e.stat) } else { String::new() };
-            written(writeln!(out, "{front}{}{target}", e.name.to_string_lossy()))?;
+            if args.long {
+                written(write!(out, "{}", long(&e.stat)))?;
+            }
+            written(out.write_all(&names::told(&e.name, on_terminal)))?;
+            if args.long && e.stat.kind == FileKind::Symlink {
+                written(write!(out, " -> "))?;
+                written(out.write_all(&names::told(&link(&fs, place, e), on_terminal)))?;
+            }
+            written(writeln!(out))?;
         }
     }
     if args.json {

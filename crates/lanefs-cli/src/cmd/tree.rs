@@ -3,8 +3,11 @@
 use super::ls::{entries, kind_name};
 use crate::failure::{About, Failure, Outcome, written};
 use crate::image::Place;
+use crate::names;
 use lanefs::{FileKind, Fs};
-use std::io::Write;
+use std::ffi::OsStr;
+use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 
 /// Show a directory of an unmounted image and all below it
 #[derive(clap::Args, Debug)]
@@ -23,6 +26,7 @@ pub struct Args {
 /// Shows.
 pub fn run(args: &Args) -> Outcome {
     let (_volume, fs) = args.place.open_to_read()?;
+    let on_terminal = std::io::stdout().is_terminal();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let levels = args.levels.unwrap_or(usize::MAX);
     if args.json {
@@ -30,12 +34,20 @@ pub fn run(args: &Args) -> Outcome {
         written(writeln!(out, "{tree:#}"))?;
     } else {
         let mut counts = (0u64, 0u64);
-        written(writeln!(out, "{}", args.place.show()))?;
-        text(&fs, &args.place, "", levels, &mut counts, &mut out)?;
+        written(out.write_all(&names::told(args.place.show().as_ref(), on_terminal)))?;
+        written(writeln!(out))?;
+        let mut to = Told { out: &mut out, on_terminal };
+        text(&fs, &args.place, "", levels, &mut counts, &mut to)?;
         written(writeln!(out, "\n{} directories, {} files", counts.0, counts.1))?;
     }
     written(out.flush())?;
     Ok(0)
+}
+
+/// Where the names go.
+struct Told<'a, W> {
+    out: &'a mut W,
+    on_terminal: bool,
 }
 
 fn text(
@@ -44,7 +56,7 @@ fn text(
     indent: &str,
     levels: usize,
     counts: &mut (u64, u64),
-    out: &mut impl Write,
+    to: &mut Told<'_, impl Write>,
 ) -> Result<(), Failure> {
     if levels == 0 {
         return Ok(());
@@ -53,19 +65,19 @@ fn text(
     for (i, e) in list.iter().enumerate() {
         let (branch, below) = if i + 1 == list.len() { ("`-- ", "    ") } else { ("|-- ", "|   ") };
         let inner = place.at(place.path.join(&e.name));
-        let target = match e.stat.kind {
-            FileKind::Symlink => {
-                let target = fs.readlink(inner.path.as_path()).about(inner.show())?;
-                format!(" -> {}", String::from_utf8_lossy(&target))
-            }
-            _ => String::new(),
-        };
         debug_assert_eq!(branch.len(), below.len(), "the lines below stand under the name");
-        written(writeln!(out, "{indent}{branch}{}{target}", e.name.to_string_lossy()))?;
+        written(write!(to.out, "{indent}{branch}"))?;
+        written(to.out.write_all(&names::told(&e.name, to.on_terminal)))?;
+        if e.stat.kind == FileKind::Symlink {
+            let target = fs.readlink(inner.path.as_path()).about(inner.show())?;
+            written(write!(to.out, " -> "))?;
+            written(to.out.write_all(&names::told(OsStr::from_bytes(&target), to.on_terminal)))?;
+        }
+        written(writeln!(to.out))?;
         match e.stat.kind {
             FileKind::Dir => {
                 counts.0 += 1;
-                text(fs, &inner, &format!("{indent}{below}"), levels - 1, counts, out)?;
+                text(fs, &inner, &format!("{indent}{below}"), levels - 1, counts, to)?;
             }
             _ => counts.1 += 1,
         }

@@ -264,3 +264,40 @@ fn a_damaged_page_is_named_by_path_and_passed_over_if_asked() {
     let said = String::from_utf8_lossy(&run.stderr);
     assert!(said.contains("bytes 28672 to 36863") && said.contains("bytes 81920 to 86015"), "{said}");
 }
+
+/// Names are bytes: as arguments, and in what programs read.
+#[test]
+fn names_that_are_no_text_are_listed_read_and_removed() {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let (work, _) = volume("64M");
+    let names: [&[u8]; 3] = [b"\xff\xfe", b"esc\x1b[2J\n", "gr\u{fc}n".as_bytes()];
+    for name in names {
+        std::fs::write(work.path().join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    let run = |args: &[OsString]| {
+        let done = std::process::Command::new(LANEFS).current_dir(work.path()).args(args).output().unwrap();
+        assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+        done.stdout
+    };
+    let inside = |name: &[u8]| OsString::from_vec([b"v.lane:/", name].concat());
+    for name in names {
+        run(&["cp".into(), OsString::from_vec(name.to_vec()), inside(name)]);
+        assert_eq!(run(&["cat".into(), inside(name)]), name);
+    }
+    let mut sorted = names;
+    sorted.sort_unstable();
+    let listed = [sorted.join(&b'\n'), vec![b'\n']].concat();
+    assert_eq!(run(&["ls".into(), "v.lane:/".into()]), listed);
+    for name in names {
+        run(&["rm".into(), inside(name)]);
+    }
+    assert_eq!(run(&["ls".into(), "v.lane:/".into()]), b"");
+    let missing = std::process::Command::new(LANEFS)
+        .current_dir(work.path())
+        .arg("cat")
+        .arg(inside(names[1]))
+        .output()
+        .unwrap();
+    assert!(!missing.stderr.contains(&0x1b), "a name in a message changes no terminal");
+}
