@@ -5,7 +5,7 @@ use crate::{image, mounted, names, progress, size};
 use lanefs::device::FileDevice;
 use lanefs::{Grown, MountOptions, Report};
 use lanefs_fuse::change::DeviceChange;
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> Outcome {
     match &args.command {
         Command::Add(add) => run_add(add),
         Command::Remove(remove) => {
-            let device = whole(&remove.device)?;
+            let device = of_volume(&remove.device)?;
             let done = change(&remove.volume, &DeviceChange::Remove(device))?;
             tell(&remove.volume, done, remove.quiet)
         }
@@ -109,7 +109,7 @@ fn run_add(add: &Add) -> Outcome {
 }
 
 fn run_replace(replace: &Replace) -> Outcome {
-    let old = whole(&replace.old)?;
+    let old = of_volume(&replace.old)?;
     let done = with_new(&replace.new, |new| {
         change(&replace.volume, &DeviceChange::Replace(old, new, replace.new.force))
     })?;
@@ -178,6 +178,15 @@ fn refuse_own(dir: &Path, what: &DeviceChange) -> Result<(), Failure> {
 /// Returns the name by which another process finds a device.
 fn whole(device: &Path) -> Result<PathBuf, Failure> {
     device.canonicalize().about(device.display())
+}
+
+/// Returns the name of a device of a volume: for a loop device that only stands for an image, as it
+/// is in the mount table, that image.
+fn of_volume(device: &Path) -> Result<PathBuf, Failure> {
+    let device = whole(device)?;
+    // It has no bytes. One that has some is what the volume lies on.
+    let length = std::fs::File::open(&device).and_then(|mut f| f.seek(SeekFrom::End(0)));
+    Ok(if matches!(length, Ok(0)) { names::behind(&device) } else { device })
 }
 
 fn tell(volume: &Path, Grown { before, after }: Grown, quiet: bool) -> Outcome {

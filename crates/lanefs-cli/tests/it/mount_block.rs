@@ -205,6 +205,15 @@ fn an_image_goes_by_its_name_while_a_loop_device_stands_for_it() {
             // Who only reads beside one that only reads opens the image itself.
             assert!(options == "ro" || told.contains("mounted at"), "{name}: {told}");
         }
+        if options == "rw" {
+            // The device of the volume is the image, by that name too.
+            let replace = |old: &str, new: &[&str]| {
+                lanefs_in(m.work.path(), &[&["device", "replace", "mnt", old], new].concat()).ok()
+            };
+            replace(&source, &["w.lane", "--size", "256M"]);
+            replace("w.lane", &["v.lane", "--force"]);
+            lanefs_in(m.work.path(), &["device", "remove", "mnt", &source]).fails(1, &["v.lane"]);
+        }
         m.umount();
         assert!(is_detached(&m.image()));
     }
