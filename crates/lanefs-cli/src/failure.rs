@@ -5,6 +5,16 @@ use std::fmt::Display;
 /// A command's result: its exit code.
 pub type Outcome = Result<i32, Failure>;
 
+/// Returns a message as it is told: a name in it, which may be a stranger's, changes no terminal.
+pub fn plain(message: impl Display) -> String {
+    let message = message.to_string();
+    if !message.contains(char::is_control) {
+        return message;
+    }
+    let told = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    message.chars().map(told).collect()
+}
+
 /// The reason why a command failed.
 #[derive(Debug)]
 pub struct Failure {
@@ -15,14 +25,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Makes a failure with exit code 1. A name in the message changes no terminal.
+    /// Makes a failure with exit code 1.
     pub fn new(message: impl Display) -> Failure {
-        let mut message = message.to_string();
-        if message.contains(char::is_control) {
-            let told = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-            message = message.chars().map(told).collect();
-        }
-        Failure { message, code: 1 }
+        Failure { message: plain(message), code: 1 }
     }
 
     /// Returns the same failure with another exit code.

@@ -1,6 +1,6 @@
 //! `lanefs cat`
 
-use crate::failure::{About, Outcome, written};
+use crate::failure::{About, Outcome, plain, written};
 use crate::image::Place;
 use lanefs::OpenOptions;
 use std::io::Write;
@@ -52,7 +52,8 @@ pub fn run(args: &Args) -> Outcome {
             at += n as u64;
         }
         for (from, to) in &skipped.ranges {
-            eprintln!("lanefs: {}: bytes {from} to {} cannot be read; they are zeros", place.show(), to - 1);
+            let place = plain(place.show());
+            eprintln!("lanefs: {place}: bytes {from} to {} cannot be read; they are zeros", to - 1);
             code = 1;
         }
     }

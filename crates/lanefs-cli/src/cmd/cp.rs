@@ -1,7 +1,7 @@
 //! `lanefs cp`
 
 use crate::endpoint::{CopyAttrs, Endpoint, Id, ImageEndpoint, Meta};
-use crate::failure::{About, Failure, Outcome};
+use crate::failure::{About, Failure, Outcome, plain};
 use crate::host::HostEndpoint;
 use crate::image::{Anywhere, Place};
 use crate::progress;
@@ -261,7 +261,8 @@ impl Copy<'_> {
                 let (target, name) = (to.show(target), String::from_utf8_lossy(&name));
                 let why = std::io::Error::from(errno).to_string();
                 let why = why.split(" (os error").next().unwrap_or_default();
-                self.bar.suspend(|| eprintln!("lanefs: {target}: {name} is not kept: {why}"));
+                let line = plain(format_args!("{target}: {name} is not kept: {why}"));
+                self.bar.suspend(|| eprintln!("lanefs: {line}"));
             }
         }
     }
