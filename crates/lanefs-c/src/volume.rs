@@ -32,7 +32,7 @@ struct Shared {
 pub struct lanefs_statfs {
     /// Blocks that files can fill in all.
     pub blocks: u64,
-    /// Blocks that are free; the last of a volume are left to root.
+    /// Blocks that are free; the last of a volume is left to root.
     pub free: u64,
     /// Inodes in all, at most; they are made on demand.
     pub files: u64,

@@ -192,6 +192,7 @@ impl Space {
     /// Returns whether the reserve is free, also after what was deleted was given back; beside what
     /// is left to root, unless it is root who asks.
     pub(crate) fn has_reserve(&self, for_root: bool) -> bool {
+        debug_assert!(self.gathers || self.reserve() == 0, "kept back for nobody");
         self.volume.has_space(self.reserve(), for_root)
     }
 }

@@ -155,7 +155,6 @@ impl Volume {
             tracing::debug!("freeing what was removed: {e}");
         }
         let s = persist.store.space();
-        debug_assert!(s.free <= s.total, "{} of {} blocks are free", s.free, s.total);
         let id = persist.store.info().uuid;
         let fsid = u64::from_le_bytes([id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]]);
         Ok(StatFs {
@@ -194,6 +193,7 @@ impl Volume {
     pub fn has_space(&self, bytes: u64, for_root: bool) -> bool {
         let persist = &self.0.persist;
         let blocks = bytes.div_ceil(lanefs_format::BLOCK_SIZE as u64);
+        debug_assert!(blocks >= bytes / lanefs_format::BLOCK_SIZE as u64, "{blocks} hold {bytes} bytes");
         let who = if for_root { Claimant::Root } else { Claimant::User };
         let fits = || {
             let lane = persist.journal.lanes.mine();

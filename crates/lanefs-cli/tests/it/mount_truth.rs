@@ -526,9 +526,10 @@ fn a_user_who_fills_a_mount_leaves_the_last_to_root() {
             format!("fallocate -l 16M {}", at("g")),
             format!("head -c 100k /dev/zero > {}", at("h")),
             format!("head -c 40k /dev/zero | dd of={} bs=4k oflag=direct", at("h")),
+            format!("for i in $(seq 2000); do ln {} {}$i || exit 1; done", at("h"), at("l")),
         ];
         // What is not gathered may take what is kept back for that.
-        for call in calls.into_iter().take(if options == "rw" { 2 } else { 3 }) {
+        for call in calls.into_iter().take(if options == "rw" { 2 } else { 4 }) {
             refused(as_user(call));
         }
         // Root goes on with its log.

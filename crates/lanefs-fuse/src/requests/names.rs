@@ -113,6 +113,10 @@ pub(super) fn symlink(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
 pub(super) fn link(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
     let (target, name) = (Ino(a.u64()?), a.name()?);
+    // The kernel may not tell whose credential it is.
+    if rights::leaves_last(&adaptor.volume, req, 1) && !adaptor.volume.has_space(1, false) {
+        return Err(Errno(libc::ENOSPC));
+    }
     let stat = adaptor.volume.node_link(&req.cred(), target, req.ino, name)?;
     debug_assert_eq!(stat.ino, target, "a link is another name of the same inode");
     adaptor.sync_parent_dirs(&[(req.ino, name)])?;

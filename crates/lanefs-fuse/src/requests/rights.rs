@@ -66,7 +66,7 @@ pub(super) fn kill_priv(adaptor: &Adaptor, req: &Request<'_>, target: Ino) -> Re
         return Ok(());
     }
     debug_assert!(!kill_sgid || stat.mode & libc::S_ISGID != 0, "there is none to go");
-    let ctime = adaptor.writeback.then_some(stat.ctime);
+    let ctime = (adaptor.writeback && stat.kind == FileKind::File).then_some(stat.ctime);
     let kill = SetAttr { kill_priv: true, kill_sgid, ctime, ..SetAttr::default() };
     adaptor.volume.node_setattr(&root(), target, &kill)?;
     adaptor.aside.attributes_changed(target);
@@ -76,9 +76,7 @@ pub(super) fn kill_priv(adaptor: &Adaptor, req: &Request<'_>, target: Ino) -> Re
 /// Returns whether so many bytes more would be of what is left to root, and somebody else asks for
 /// them. Only then it is asked who that is.
 pub(super) fn leaves_last(volume: &Volume, req: &Request<'_>, bytes: u64) -> bool {
-    let asks = !volume.has_for_users(bytes);
-    debug_assert!(!asks || req.op != 0, "a request of nobody");
-    asks && req.is_user()
+    !volume.has_for_users(bytes) && req.is_user()
 }
 
 /// Clears setuid and setgid if the file has them and who changes it may not keep them.
