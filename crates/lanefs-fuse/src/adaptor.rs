@@ -6,6 +6,7 @@ use crate::blocking_hook::about_to_wait;
 use crate::closing::Closing;
 use crate::counts::Counts;
 use crate::handles::{ASSUMED, Handles, Held};
+use crate::idle::IdlePolling;
 use crate::known::Known;
 use crate::report::{Reporter, Reports};
 use crate::space::Space;
@@ -60,6 +61,8 @@ pub(crate) struct Adaptor {
     pub space: Arc<Space>,
     pub closing: Arc<Closing>,
     pub counts: Arc<Counts>,
+    /// What asks idle processors to poll while requests come thick.
+    pub idle: Option<IdlePolling>,
     pub reports: Reports,
     /// Whether others change the volume, so that the kernel may keep nothing.
     pub shared: bool,
@@ -123,6 +126,7 @@ impl Adaptor {
             dirsync: config.dirsync || config.sync,
             closing,
             counts,
+            idle: None,
             shared: config.shared,
             failed: OnceLock::new(),
             space,

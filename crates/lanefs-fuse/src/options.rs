@@ -17,6 +17,18 @@ pub enum IoUring {
     Off,
 }
 
+/// What processors do that have nothing to do, while calls of programs come thick.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Idle {
+    /// They poll in a virtual machine of two to four processors, where the kernel lets this process
+    /// ask for that.
+    Auto,
+    /// They poll, or the mount fails.
+    Poll,
+    /// What the kernel has them do.
+    Halt,
+}
+
 /// The appearance of a volume in the name space, and how the kernel may cache it.
 #[derive(Clone, Debug)]
 pub struct MountConfig {
@@ -61,6 +73,8 @@ pub struct MountConfig {
     /// How long the thread that reads for a lone caller looks for the next request before it
     /// sleeps, without io_uring. Zero: it sleeps at once, and several read, whoever calls.
     pub spin: Duration,
+    /// What idle processors do while calls come thick.
+    pub idle: Idle,
     /// The time for which the kernel may believe names and attributes.
     pub ttl: Duration,
     /// Let the kernel gather writes.
@@ -96,6 +110,7 @@ impl Default for MountConfig {
             threads: 0,
             readers: 0,
             spin: Duration::from_micros(50),
+            idle: Idle::Auto,
             ttl: Duration::from_secs(3600),
             writeback: true,
             stateless: false,
@@ -204,6 +219,14 @@ impl MountConfig {
                 "threads" => self.threads = some()?.try_into().map_err(|_| bad())?,
                 "readers" => self.readers = some()?.try_into().map_err(|_| bad())?,
                 "spin" => self.spin = Duration::from_micros(within(0..=1000)?),
+                "idle" => {
+                    self.idle = match value {
+                        Some("auto") => Idle::Auto,
+                        Some("poll") => Idle::Poll,
+                        Some("halt") => Idle::Halt,
+                        _ => return Err(bad()),
+                    }
+                }
                 "ttl" => self.ttl = Duration::from_secs(number()?),
                 "max_write" => self.max_write = within(4096..=1 << 20)? as u32,
                 n if OTHERS.contains(&n) || n.starts_with("x-") || n.starts_with("X-") || n == "comment" => {
@@ -365,6 +388,8 @@ mod tests {
             "io_uring=maybe",
             "spin=long",
             "spin=1001",
+            "idle",
+            "idle=sleep",
             "max_write=1",
             "max_write=2000000",
             "ttl=soon",

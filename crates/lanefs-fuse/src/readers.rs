@@ -6,6 +6,7 @@
 
 use crate::adaptor::Adaptor;
 use crate::counts::ThreadCounts;
+use crate::idle::Pace;
 use crate::lone_caller::LoneCaller;
 use crate::reader_pool::{Next, ReaderPool};
 use crate::requests::serve;
@@ -113,6 +114,7 @@ fn read(
     let mine = adaptor.counts.thread();
     let mut callers = LoneCaller::default();
     let mut next = Next::Read;
+    let mut pace = Pace::default();
     while let Some(n) = receive(device, &mut buffer, next, waits.looks, &mut callers)? {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "/dev/fuse gave no request");
         let request = Request::decode(&buffer[..n]).ok_or_else(bad)?;
@@ -139,6 +141,7 @@ fn read(
             adaptor.undo(&mut reply);
         }
         let forgot = reply.answer == Answer::None;
+        adaptor.idle.iter().for_each(|idle| idle.served(&mut pace));
         next = pool.done();
         if next == Next::End {
             break;

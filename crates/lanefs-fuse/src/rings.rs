@@ -17,6 +17,7 @@
 
 use crate::adaptor::Adaptor;
 use crate::blocking_hook::{self, Wait};
+use crate::idle::Pace;
 use crate::options::RingThreads;
 use crate::readers::{Serving, perform};
 use crate::wire::ring::{self, Entry};
@@ -230,6 +231,7 @@ impl QueueThreads {
     fn serve(&self, entry: &mut Entry) -> io::Result<()> {
         let adaptor = &self.shared.adaptor;
         let mine = adaptor.counts.thread();
+        let mut pace = Pace::default();
         while entry.fetch()? {
             debug_assert!(!STUCK.get(), "it waits for requests, and has got one");
             let (request, mut reply) = entry.open()?;
@@ -248,6 +250,7 @@ impl QueueThreads {
                 count.stuck -= usize::from(STUCK.replace(false));
                 count.check_invariants();
             }
+            adaptor.idle.iter().for_each(|idle| idle.served(&mut pace));
             entry.answer(len)?;
         }
         Ok(())

@@ -4,6 +4,7 @@ use crate::MountConfig;
 use crate::adaptor::Adaptor;
 use crate::closing::Closing;
 use crate::counts::{Counts, Requests};
+use crate::idle::IdlePolling;
 use crate::mount::{Attached, attach};
 use crate::options::IoUring;
 use crate::readers::{self, Waits};
@@ -96,6 +97,7 @@ pub fn mount_watched(
 ) -> io::Result<Session> {
     debug_assert!(watchdog.is_none() || !config.shared, "S4 of `served`");
     let rings = rings_wanted(config)?;
+    let idle = IdlePolling::new(config)?;
     let (device, attached) = attach(mountpoint, config)?;
     // Before anything is served: from then on a thread may wait for the mount.
     let watchdog = watchdog.filter(|watchdog| {
@@ -114,14 +116,14 @@ pub fn mount_watched(
     let held_back = !config.auto_unmount || watchdog.is_some();
     let rings = rings && (held_back || config.io_uring == IoUring::On);
     let (ends, over) = channel();
-    let (adaptor, serving, over_rings) = serve(&volume, device, config, rings, Ending(ends.clone()))
+    let (adaptor, serving, over_rings) = serve(&volume, device, config, (rings, idle), Ending(ends.clone()))
         .inspect_err(|_| {
             // Cut first: nobody is left to answer what the kernel may ask for at the end.
             attached.abort();
             let _ = attached.detach();
         })?;
     attached.tune(config);
-    let summary = summary(config, over_rings, Switch::now());
+    let summary = summary(config, over_rings, adaptor.idle.is_some(), Switch::now());
     if let Some(knobs) = attached.knobs() {
         adaptor.space.begin(knobs);
     }
@@ -175,7 +177,7 @@ fn serve(
     volume: &Volume,
     device: Device,
     config: &MountConfig,
-    rings: bool,
+    (rings, idle): (bool, Option<IdlePolling>),
     ending: Ending,
 ) -> io::Result<(Arc<Adaptor>, JoinHandle<io::Result<()>>, bool)> {
     let offer = Offer {
@@ -204,7 +206,9 @@ fn serve(
     let device = Arc::new(device);
     let counts = Arc::new(Counts::new());
     let told = Some(Arc::clone(&device));
-    let adaptor = Arc::new(Adaptor::new(volume.clone(), config, agreed, told, counts));
+    let mut adaptor = Adaptor::new(volume.clone(), config, agreed, told, counts);
+    adaptor.idle = idle;
+    let adaptor = Arc::new(adaptor);
     let mut rings = None;
     let mut over_rings = false;
     if agreed.rings {

@@ -27,7 +27,7 @@ impl Switch {
 }
 
 /// Returns the line, without an end.
-pub(crate) fn summary(config: &MountConfig, over_rings: bool, switch: Switch) -> String {
+pub(crate) fn summary(config: &MountConfig, over_rings: bool, polls: bool, switch: Switch) -> String {
     debug_assert!(!over_rings || config.io_uring != IoUring::Off, "rings that nobody asked for");
     let transport = if over_rings { "requests over io_uring" } else { "requests by /dev/fuse" };
     let cache = match (config.stateless(), config.writeback) {
@@ -40,6 +40,9 @@ pub(crate) fn summary(config: &MountConfig, over_rings: bool, switch: Switch) ->
     let mut line = format!("{transport}; {cache}; {checks}");
     if config.noxattr {
         line += "; no extended attributes, no ACLs";
+    }
+    if polls {
+        line += "; idle processors poll while calls come thick";
     }
     if !over_rings && switch == Switch::Off && config.io_uring == IoUring::Auto {
         line += &format!(
@@ -55,13 +58,14 @@ pub(crate) fn summary(config: &MountConfig, over_rings: bool, switch: Switch) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Idle;
 
     #[test]
     fn a_line_says_what_a_mount_came_to() {
         let of = |options: &str, rings, switch| {
             let mut c = MountConfig::default();
             c.parse(options).unwrap();
-            summary(&c, rings, switch)
+            summary(&c, rings, c.idle == Idle::Poll, switch)
         };
         assert_eq!(
             of("profile=gather", true, Switch::On),
@@ -73,6 +77,7 @@ mod tests {
             assert!(!of(options, false, switch).contains("echo"), "{options} {switch:?}");
         }
         assert!(of("profile=stateless", true, Switch::On).contains("stateless"));
+        assert!(of("idle=poll", true, Switch::On).ends_with("; idle processors poll while calls come thick"));
         assert!(of("noxattr", true, Switch::On).ends_with("; no extended attributes, no ACLs"));
     }
 }

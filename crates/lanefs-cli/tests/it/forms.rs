@@ -217,6 +217,7 @@ fn help_of_mount_names_every_option() {
     for option in [
         "readers=N",
         "spin=MICROSECONDS",
+        "idle=auto|poll|halt",
         "max_write=BYTES",
         "fsname=NAME",
         "threads=N",

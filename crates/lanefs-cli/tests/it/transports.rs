@@ -35,6 +35,37 @@ fn with_the_kernels_switch_off_auto_does_without_and_on_says_what_to_do() {
     m.umount();
 }
 
+#[test]
+fn idle_processors_poll_while_calls_come_thick() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    let mut anew = |how: &str| {
+        m.umount();
+        let run = lanefs_in(m.work.path(), &["mount", "-o", how, "v.lane", "mnt"]);
+        if run.code == 0 { Ok(run.out) } else { Err(run.err) }
+    };
+    let said = "idle processors poll";
+    assert!(!anew("idle=halt").unwrap().contains(said));
+    match anew("idle=poll") {
+        Ok(out) => assert!(out.contains(said), "{out}"),
+        // A machine may have no driver that could do so.
+        Err(err) => return assert!(err.contains("idle=auto"), "{err}"),
+    }
+    let begun = Instant::now();
+    let mut latency = [1; 4];
+    for n in 0.. {
+        std::fs::write(m.path(&n.to_string()), "").unwrap();
+        File::open("/dev/cpu_dma_latency").unwrap().read_exact_at(&mut latency, 0).unwrap();
+        if latency == [0; 4] {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody asks for that");
+    }
+    m.umount();
+}
+
 /// Has a command run where making a ring is forbidden, as in many containers.
 fn forbid_rings(command: &mut Command) {
     let filter = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
