@@ -56,6 +56,15 @@ impl From<lanefs_store::StoreError> for Failure {
     }
 }
 
+/// Returns what to do about an error whose name does not say it.
+fn advice(errno: i32) -> &'static str {
+    match errno {
+        libc::EFBIG => "; see `ulimit -f`, and how long files may be there",
+        libc::ENOMEM => "; see `ulimit -v` and what a container allows, or give less by cache_size",
+        _ => "",
+    }
+}
+
 /// Errors that can be given a subject.
 pub trait About<T> {
     /// Adds to an error what it was about: it becomes `what: error`.
@@ -68,10 +77,7 @@ impl<T> About<T> for std::io::Result<T> {
             // "(os error 2)" helps nobody.
             let text = e.to_string();
             let text = text.split(" (os error").next().unwrap_or(&text);
-            let advice = match e.raw_os_error() {
-                Some(libc::EFBIG) => "; see `ulimit -f`, and how long files may be there",
-                _ => "",
-            };
+            let advice = e.raw_os_error().map_or("", advice);
             Failure::new(format_args!("{what}: {text}{advice}"))
         })
     }
@@ -82,7 +88,8 @@ impl<T> About<T> for lanefs::Result<T> {
         self.map_err(|e| match e {
             lanefs::Error::Posix(n) => {
                 let text = std::io::Error::from_raw_os_error(n).to_string();
-                Failure::new(format_args!("{what}: {}", text.split(" (os error").next().unwrap_or(&text)))
+                let text = text.split(" (os error").next().unwrap_or(&text);
+                Failure::new(format_args!("{what}: {text}{}", advice(n)))
             }
             // The store's message names the device and the structure; the path is what the reader
             // knows.

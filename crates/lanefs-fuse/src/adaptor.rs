@@ -5,13 +5,14 @@ use crate::aside::Aside;
 use crate::blocking_hook::about_to_wait;
 use crate::closing::Closing;
 use crate::counts::Counts;
-use crate::handles::{ASSUMED, Handles, Held};
+use crate::handles::{ASSUMED, Handles, Held, Way};
 use crate::idle::IdlePolling;
 use crate::known::Known;
 use crate::report::{Reporter, Reports};
 use crate::space::Space;
 use crate::sync_errors::SyncErrors;
 use crate::translate::root;
+use crate::wire::abi::FOPEN_DIRECT_IO;
 use crate::wire::{Agreed, Device, Errno, Reply};
 use lanefs::{File, FileKind, Ino, Stat, Volume};
 use std::ops::Deref;
@@ -24,6 +25,16 @@ pub(crate) enum Opened<'h> {
     Held(Held<'h>),
     /// One that is closed with the request.
     Made(File),
+}
+
+impl Opened<'_> {
+    /// Returns whether the kernel was told to read and write past its cache.
+    pub(crate) fn goes_past_cache(&self) -> bool {
+        match self {
+            Opened::Held(handle) => handle.past_cache,
+            Opened::Made(_) => false,
+        }
+    }
 }
 
 impl Deref for Opened<'_> {
@@ -211,8 +222,12 @@ impl Adaptor {
             debug_assert!(self.known.knows(ino), "it was counted for this answer (K1)");
             return reply.open_out(0, opened);
         }
-        let direct = flags as i32 & libc::O_DIRECT != 0;
-        let handle = self.handles.insert(file, direct).ok_or(Errno(libc::ENFILE))?;
+        let way = match flags as i32 & libc::O_DIRECT {
+            0 if self.writeback && opened & FOPEN_DIRECT_IO != 0 => Way::PastCache,
+            0 => Way::ByCache,
+            _ => Way::Direct,
+        };
+        let handle = self.handles.insert(file, way).ok_or(Errno(libc::ENFILE))?;
         reply.open_out(handle, opened)?;
         debug_assert!(reply.opened.is_some(), "nobody would release the handle");
         self.about_to_answer(ino);

@@ -45,8 +45,22 @@ pub(crate) struct Handle {
     shard: usize,
     /// Whether the file may be written through this handle.
     pub writes: bool,
-    /// Set if it was opened with O_DIRECT.
+    /// Whether the kernel was told to read and write past its cache, whatever the flags say.
+    pub past_cache: bool,
+    /// Set if what it reads and writes goes past the kernel's cache, by O_DIRECT or since the
+    /// kernel was told so.
     direct: Option<Arc<CachedReads>>,
+}
+
+/// The way of what is read and written through a handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// By the kernel's cache.
+    ByCache,
+    /// With O_DIRECT, as the program wants it.
+    Direct,
+    /// Past the kernel's cache, since the kernel was told so.
+    PastCache,
 }
 
 /// A mark of a file that is open with O_DIRECT: whether the kernel may have read pages of it into
@@ -248,9 +262,10 @@ impl Handles {
         }
     }
 
-    /// Keeps `file`, which was opened with O_DIRECT if `direct`, and returns its handle, never 0.
+    /// Keeps `file`, which is read and written by this `way`, and returns its handle, never 0.
     /// `None` if a guest has too many open.
-    pub(crate) fn insert(&self, file: File, direct: bool) -> Option<u64> {
+    pub(crate) fn insert(&self, file: File, way: Way) -> Option<u64> {
+        let direct = way != Way::ByCache;
         let shard = my_shard();
         debug_assert!(shard < SHARDS);
         if let Some(numbers) = &self.numbers
@@ -271,7 +286,7 @@ impl Handles {
             }
             opened.check_invariants();
         }
-        let opened = Handle { file, shard, writes, direct: reads };
+        let opened = Handle { file, shard, writes, past_cache: way == Way::PastCache, direct: reads };
         if let Some(numbers) = &self.numbers {
             let mut files = numbers[shard].files();
             files.given += 1;

@@ -193,6 +193,13 @@ impl Store {
         self.engine.log.space.left_to_root()
     }
 
+    /// Has `groups` say how many groups of 64 pages side by side, of those that were promised and
+    /// are not written yet, may need a node of a map each. Asked where little is free, with locks
+    /// of pages held: it may take none.
+    pub fn count_groups(&self, groups: Box<dyn Fn() -> u64 + Send + Sync>) {
+        self.engine.log.space.count_groups(groups);
+    }
+
     /// Returns whether so many blocks are free for a claimant at this moment. By one load, unless
     /// few are.
     #[inline]

@@ -86,6 +86,8 @@ pub(super) struct Plan {
     remount: bool,
     /// How the kernel comes to mount a block device.
     by_loop: ByLoop,
+    /// Options of mount(8) about times that mean nothing here.
+    without_effect: Vec<String>,
     pub volume: MountOptions,
     pub mount: MountConfig,
 }
@@ -102,6 +104,7 @@ pub(super) fn plan(args: &Args) -> Result<Plan, Failure> {
         quiet: args.quiet,
         remount: false,
         by_loop: ByLoop::StandsFor,
+        without_effect: Vec::new(),
         volume: MountOptions::default(),
         mount: MountConfig::default(),
     };
@@ -109,6 +112,8 @@ pub(super) fn plan(args: &Args) -> Result<Plan, Failure> {
         plan.volume.cache_size = bytes;
     }
     for list in &args.options {
+        let times = |o: &&str| ["strictatime", "lazytime", "nodiratime"].contains(o);
+        plan.without_effect.extend(list.split(',').map(str::trim).filter(times).map(String::from));
         let rest = plan.mount.parse(list).map_err(Failure::new)?;
         for (name, value) in rest {
             let bad = || {
@@ -244,6 +249,9 @@ pub(super) fn without_effect(plan: &Plan, volume: &lanefs::Volume) -> Vec<String
     if plan.volume.mlogs > used {
         let asked = plan.volume.mlogs;
         lines.push(format!("mlogs={asked}: the volume has room for {used} only; so many are used"));
+    }
+    for name in &plan.without_effect {
+        lines.push(format!("{name}: has no effect; access times are kept as by relatime, or not (noatime)"));
     }
     let other = |image: &PathBuf| {
         let meta = std::fs::metadata(image).ok().filter(|m| m.is_file())?;

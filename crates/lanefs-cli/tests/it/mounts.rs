@@ -284,11 +284,13 @@ fn options_without_effect_are_told() {
     assert!(told.lines().count() == 1 && told.contains("100") && told.contains("mlogs"), "{told}");
     let told = try_with("size=4G").ok().err;
     assert!(told.lines().count() == 1 && told.contains("size") && told.contains("256 MiB"), "{told}");
+    let told = try_with("noexec,lazytime, strictatime").ok().err;
+    assert!(told.lines().count() == 2 && told.contains("lazytime: ") && told.contains("strictatime: "));
     assert_eq!(try_with("mlogs=1,create,size=256M").ok().err, "");
     // mount(8) and fstab want silence.
     let helper = m.work.path().join("mount.fuse.lanefs");
     std::os::unix::fs::symlink(LANEFS, &helper).unwrap();
-    let args = ["-o", how.as_str(), "-o", "mlogs=100,size=4G"];
+    let args = ["-o", how.as_str(), "-o", "mlogs=100,size=4G,lazytime"];
     let run = run_command(Command::new(&helper).args([m.image(), m.dir.clone()]).args(args)).ok();
     assert_eq!(run.err, "");
     m.umount();

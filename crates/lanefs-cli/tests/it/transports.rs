@@ -66,6 +66,21 @@ fn idle_processors_poll_while_calls_come_thick() {
     m.umount();
 }
 
+/// Linux loses a part of what is written by a ring where the server takes a part of it.
+#[test]
+fn an_image_on_a_fuse_mount_is_written_without_rings() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new(&[]);
+    let on_mount = lanefs_store::device::FileDevice::create(m.path("inner.lane"), 32 << 20).unwrap();
+    assert!(!on_mount.uses_io_uring());
+    drop(on_mount);
+    lanefs_in(&m.dir, &["mkfs", "--force", "inner.lane"]).ok();
+    lanefs_in(&m.dir, &["mkdir", "inner.lane:/d"]).ok();
+    lanefs_in(&m.dir, &["fsck", "inner.lane"]).ok();
+}
+
 /// Has a command run where making a ring is forbidden, as in many containers.
 fn forbid_rings(command: &mut Command) {
     let filter = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };

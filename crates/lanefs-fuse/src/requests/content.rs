@@ -60,9 +60,21 @@ const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_PARALLEL_DIRECT_WRITES;
 /// nothing of it.
 const OPENED_SHARED: u32 = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
 
-/// Returns the flags of an open file.
-fn opened(adaptor: &Adaptor) -> u32 {
-    if adaptor.shared { OPENED_SHARED } else { OPENED }
+/// Returns the flags of an open file. Where it is `exact` each read and write comes here.
+fn opened(adaptor: &Adaptor, exact: bool) -> u32 {
+    debug_assert!(!exact || adaptor.writeback, "what is not gathered is exact");
+    match (adaptor.shared, exact) {
+        (true, _) => OPENED_SHARED,
+        (false, true) => OPENED | FOPEN_DIRECT_IO,
+        (false, false) => OPENED,
+    }
+}
+
+/// Returns whether what is written to a file that somebody opens is not to be gathered: what it
+/// takes would not be there, and it is root who asks, to whom more is left (R4, R7 of
+/// [`crate::space`]).
+fn is_exact(adaptor: &Adaptor, req: &Request<'_>, writes: bool) -> bool {
+    writes && adaptor.space.is_scarce() && !adaptor.space.has_reserve(true) && !req.is_user()
 }
 
 /// The bytes from which on reads go past the volume's own cache, and writes leave it when they are
@@ -91,7 +103,8 @@ pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     if may_gather(adaptor, &file) && file.stat()?.blocks == 0 {
         adaptor.aside.attributes_changed(req.ino);
     }
-    adaptor.open_out(file, flags, opened(adaptor), reply)
+    let exact = is_exact(adaptor, req, may_gather(adaptor, &file));
+    adaptor.open_out(file, flags, opened(adaptor, exact), reply)
 }
 
 /// Returns whether the kernel may gather what is written through this file.
@@ -114,7 +127,8 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
     let name = a.name()?;
     adaptor.took_space(MADE);
-    if adaptor.space.is_scarce() && !adaptor.space.has_reserve(!req.is_user()) {
+    let exact = is_exact(adaptor, req, true);
+    if !exact && adaptor.space.is_scarce() && !adaptor.space.has_reserve(!req.is_user()) {
         return Err(Errno(libc::ENOSPC));
     }
     let inherited = rights::inherit(&adaptor.volume, req.ino, mode, umask, false)?;
@@ -131,7 +145,7 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     assume_block(adaptor, &file, &mut stat);
     adaptor.sync_parent_dirs(&[(req.ino, name)])?;
     adaptor.enter(&stat, reply)?;
-    adaptor.open_out(file, flags, opened(adaptor), reply)
+    adaptor.open_out(file, flags, opened(adaptor, exact), reply)
 }
 
 pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
@@ -144,7 +158,7 @@ pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
     debug_assert_eq!((stat.ino, stat.nlink), (file.ino(), 0), "it has no name before it is answered");
     assume_block(adaptor, &file, &mut stat);
     adaptor.enter(&stat, reply)?;
-    adaptor.open_out(file, flags, opened(adaptor), reply)
+    adaptor.open_out(file, flags, opened(adaptor, false), reply)
 }
 
 pub(super) fn release(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
@@ -199,7 +213,10 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
     let cached = how & WRITE_CACHE != 0;
     // With a handle the flags count that it was opened with.
     let append = if cached { libc::O_APPEND } else { flags & libc::O_APPEND };
-    let file = &*adaptor.file(req.ino, handle, libc::O_RDWR | append)?;
+    let opened = adaptor.file(req.ino, handle, libc::O_RDWR | append)?;
+    let file = &*opened;
+    let direct = flags & libc::O_DIRECT != 0;
+    let past_cache = direct || opened.goes_past_cache();
     // What the kernel has accepted is taken in any case; of another write the caller hears.
     if !cached {
         file.may_write()?;
@@ -207,7 +224,7 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
     if how & WRITE_KILL_SUIDGID != 0 {
         rights::kill_priv(adaptor, req, req.ino)?;
     }
-    if adaptor.stateless && flags & libc::O_DIRECT == 0 {
+    if adaptor.stateless && !direct {
         comes_into_cache(adaptor, req.ino);
     }
     let blocks = file.stat()?.blocks;
@@ -215,13 +232,13 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
     let for_user = !cached && rights::leaves_last(&adaptor.volume, req, u64::from(size));
     // Writes to a file with setuid come through the kernel's cache one by one; it keeps their
     // times, too.
-    let put = match (adaptor.writeback, flags & libc::O_DIRECT) {
-        (_, libc::O_DIRECT) | (false, _) if for_user => {
+    let put = match (adaptor.writeback, past_cache) {
+        (_, true) | (false, _) if for_user => {
             |file: &File, data: &[u8], offset| file.write_for_user(data, Some(offset))
         }
-        (true, 0) => File::write_back_at,
+        (true, false) => File::write_back_at,
         (true, _) if cached => File::write_back_at,
-        (false, 0) if size >= KEPT && (offset | u64::from(size)).is_multiple_of(4096) => {
+        (false, false) if size >= KEPT && (offset | u64::from(size)).is_multiple_of(4096) => {
             File::write_uncached_at
         }
         _ => File::write_at,
@@ -246,7 +263,9 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
             return Err(error.unwrap_or(Errno(libc::EIO)));
         }
     } else {
-        if let (0, Some(e)) = (n, error) {
+        // Of a write with O_DIRECT that took a part the kernel makes EIO. Where the file got longer
+        // it is cut to what it was, by the kernel.
+        if let Some(e) = error.filter(|_| n == 0 || direct) {
             return Err(e);
         }
         if flags & libc::O_DSYNC != 0 {
@@ -254,7 +273,7 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
             if flags & libc::O_SYNC == libc::O_SYNC { file.sync_all() } else { file.sync_data() }?;
         }
         // A guest waits for the write, and drops the pages itself.
-        let drops = flags & libc::O_DIRECT != 0 && !adaptor.guest;
+        let drops = past_cache && !adaptor.guest;
         if drops && may_be_cached(adaptor, req.ino, handle)? {
             match origin {
                 Origin::Device(device) => {

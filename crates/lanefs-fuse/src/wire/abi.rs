@@ -83,6 +83,9 @@ pub mod init {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// The second word of flags is there.
     pub const INIT_EXT: u64 = 1 << 30;
+    /// A file that is opened with FOPEN_DIRECT_IO may be mapped, and what is cached of it is
+    /// written back before it is read.
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const ALLOW_IDMAP: u64 = 1 << 40;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }

@@ -124,7 +124,7 @@ pub(crate) fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::
     let mut wanted = WANTED;
     let stateless = offer.stateless && offered & init::NO_OPEN_SUPPORT != 0;
     for (on, flag) in [
-        (offer.writeback, init::WRITEBACK_CACHE),
+        (offer.writeback, init::WRITEBACK_CACHE | init::DIRECT_IO_ALLOW_MMAP),
         (stateless, init::NO_OPEN_SUPPORT),
         // With it the kernel leaves cutting a file to OPEN; without, SETATTR does that.
         (!stateless, init::ATOMIC_O_TRUNC),

@@ -34,6 +34,7 @@ use lanefs_format::summary::SUMMARY_SPAN;
 use lanefs_format::superblock::MAX_MLOGS;
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::{CachePadded, StridedCounter};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// Returns seconds since 1970.
@@ -129,6 +130,14 @@ struct DirtyNodes {
     left: AtomicI64,
 }
 
+/// Counts groups of pages in memory, each of [`PAGES_OF_GROUP`] side by side.
+pub type Groups = dyn Fn() -> u64 + Send + Sync;
+
+/// Pages of a group: they lie in one node of a map, or in two.
+const PAGES_OF_GROUP: u64 = 64;
+
+const _: () = assert!(FANOUT as u64 > PAGES_OF_GROUP);
+
 /// The blocks that users may fill: see the head of the file.
 pub(crate) struct Space {
     /// Blocks users can fill when nothing is stored. Written when the volume grows, under the
@@ -145,6 +154,9 @@ pub(crate) struct Space {
     /// On a line of its own: written by who makes nodes dirty, several at a time, and by
     /// checkpoints; read by who writes many pages.
     nodes: CachePadded<DirtyNodes>,
+    /// Returns how many groups of pages that were promised need a node each that is not there yet.
+    /// Set once, when the volume is opened.
+    groups: OnceLock<Box<Groups>>,
     segment_blocks: u32,
     copies: u32,
     mlogs: usize,
@@ -167,6 +179,7 @@ impl Space {
             beyond: AtomicI64::new(beyond(usable, segment_blocks, mlogs)),
             taken_out: CachePadded::new(AtomicI64::new(0)),
             nodes: CachePadded::default(),
+            groups: OnceLock::new(),
             segment_blocks,
             copies,
             mlogs,
@@ -238,6 +251,12 @@ impl Space {
         left
     }
 
+    /// Has the groups of pages counted that were promised and lie apart.
+    pub fn count_groups(&self, groups: Box<Groups>) {
+        let first = self.groups.set(groups).is_ok();
+        debug_assert!(first, "a volume is opened once");
+    }
+
     /// Returns whether so many blocks are free for a claimant. By one load, unless few are.
     ///
     /// What users were promised will take nodes of maps, too, which are charged when they are
@@ -249,13 +268,14 @@ impl Space {
         }
         let left = self.left_to_root().cast_signed();
         debug_assert!(blocks >= 0 && left >= 0, "{blocks} blocks, beside {left}");
-        let most = self.total().cast_signed() / FANOUT as i64 * self.copies().cast_signed();
-        if self.free.estimate() >= blocks.saturating_add(left + most) {
+        let most = self.total().div_ceil(PAGES_OF_GROUP) * self.copies();
+        if self.free.estimate() >= blocks.saturating_add(left + most.cast_signed()) {
             return true;
         }
-        let nodes = self.reserved().max(0) / FANOUT as i64 * self.copies().cast_signed();
-        let nodes = nodes + self.blocks_of_dirty_nodes().cast_signed();
-        self.free.exact() >= blocks.saturating_add(left + nodes)
+        let promised = self.reserved().max(0).cast_unsigned();
+        let groups = self.groups.get().map_or(0, |groups| groups()).min(promised);
+        let nodes = (promised / FANOUT as u64).max(groups) * self.copies() + self.blocks_of_dirty_nodes();
+        self.free.exact() >= blocks.saturating_add(left + nodes.cast_signed())
     }
 
     /// Promises so many blocks; false, and nothing promised, if there are fewer.

@@ -85,7 +85,10 @@ pub(crate) fn serve(persist: &Arc<Persist>) {
     debug_assert_eq!(Arc::strong_count(persist), 1, "nobody uses the volume yet");
     let weak: Weak<Persist> = Arc::downgrade(persist);
     persist.set_persistence(weak.clone());
-    persist.memfs.frames.set_writeback(Arc::new(Pressure(weak)));
+    persist.memfs.frames.set_writeback(Arc::new(Pressure(weak.clone())));
+    persist.store.count_groups(Box::new(move || {
+        weak.upgrade().map_or(0, |persist| persist.memfs.frames.groups_without_nodes())
+    }));
 }
 
 /// Ends the volume: what can be freed is, everything is written back, and the last checkpoint has

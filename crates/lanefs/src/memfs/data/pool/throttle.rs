@@ -182,9 +182,21 @@ impl FramePool {
     /// Returns how many leaves may need a node that there is not yet, about. A page that is dirty
     /// without a promise has a block, and so its node.
     fn leaves_without_nodes(&self) -> i64 {
+        // Relaxed: a statistic.
+        self.without_nodes(self.throttle.leaves.load(Ordering::Relaxed))
+    }
+
+    /// Returns the same, exactly if nobody is changing it.
+    pub fn groups_without_nodes(&self) -> u64 {
+        let groups = self.without_nodes(self.dirty_leaves()).max(0).cast_unsigned();
+        debug_assert!(groups <= self.frames() as u64 * 2, "{groups} leaves have dirty pages");
+        groups
+    }
+
+    /// Returns how many of so many leaves may need a node.
+    fn without_nodes(&self, leaves: i64) -> i64 {
         let t = &self.throttle;
         // Relaxed: statistics.
-        let leaves = t.leaves.load(Ordering::Relaxed);
         match t.lent.load(Ordering::Relaxed) {
             0 => leaves,
             lent => leaves.min(t.dirty.load(Ordering::Relaxed) - lent),
