@@ -20,8 +20,8 @@
 //! 5. What is remembered is no reference: the inode is looked for by its number, and may have left
 //!    memory. One that was freed had lost its name.
 //! 6. A lane's slots are written by its own threads alone, of which there may be several: by a
-//!    sequence word. A way takes the only slot that its hash gives it, when it was missed twice in
-//!    a row there: a path that is used once costs one store.
+//!    sequence word. A way takes one of the two slots that its hash gives it, when it was missed
+//!    twice in a row there: a path that is used once costs one store.
 
 use crossbeam_utils::CachePadded;
 use lanefs_format::Ino;
@@ -38,7 +38,7 @@ const MOST: usize = 8;
 const WORDS: usize = 10;
 /// The share of the memory budget that a lane's slots take, and the most and fewest of them.
 const SHARE: u64 = 2048;
-const SLOTS: std::ops::RangeInclusive<usize> = 128..=4096;
+const SLOTS: std::ops::RangeInclusive<usize> = 128..=16384;
 
 /// The directories on a way, in their order, as far as that matters.
 #[derive(PartialEq, Eq)]
@@ -161,6 +161,11 @@ impl Slot {
             && text.all(|(mine, its)| mine.load(Relaxed) == *its)
     }
 
+    /// Returns whether no way was ever remembered here.
+    fn is_empty(&self) -> bool {
+        self.parent.load(Relaxed) == 0
+    }
+
     /// Remembers a way, unless somebody else writes the slot.
     fn put(&self, way: &Way, parent: Ino, (counters, of): (u64, usize), sum: u64) {
         debug_assert!(!parent.is_none(), "a way to nowhere");
@@ -229,9 +234,13 @@ impl Paths {
         self.moved.begin(dir.0)
     }
 
-    fn slot(&self, lane: usize, way: &Way) -> Option<&Slot> {
+    /// Returns the two slots that a way may have, the one first that it takes where both are
+    /// others'.
+    #[inline]
+    fn slots(&self, lane: usize, way: &Way) -> Option<[&Slot; 2]> {
         let slots = self.lanes[lane].get()?;
-        Some(&slots[way.hash as usize & (slots.len() - 1)])
+        let first = way.hash as usize & (slots.len() - 1);
+        Some([&slots[first], &slots[first ^ 1]])
     }
 
     /// Returns what a lane, the caller's own, knows of a way.
@@ -240,23 +249,25 @@ impl Paths {
         if self.switch.off() {
             return Known::Nothing { again: false };
         }
-        let Some(slot) = self.slot(lane, way) else { return Known::Nothing { again: true } };
-        if let Some(seq) = slot.seq.begin_read()
-            && slot.is_of(way)
-        {
-            let (parent, sum) = (slot.parent.load(Relaxed), slot.sum.load(Relaxed));
-            let counters = slot.counters.load(Relaxed);
-            let of = slot.shape.load(Relaxed) as usize >> 8;
-            if slot.seq.validate(seq) && self.moved.sum(each(counters, of)) == Some(sum) {
-                return Known::To(Ino(parent));
+        let Some(slots) = self.slots(lane, way) else { return Known::Nothing { again: true } };
+        for slot in slots {
+            if let Some(seq) = slot.seq.begin_read()
+                && slot.is_of(way)
+            {
+                let (parent, sum) = (slot.parent.load(Relaxed), slot.sum.load(Relaxed));
+                let counters = slot.counters.load(Relaxed);
+                let of = slot.shape.load(Relaxed) as usize >> 8;
+                if slot.seq.validate(seq) && self.moved.sum(each(counters, of)) == Some(sum) {
+                    return Known::To(Ino(parent));
+                }
+                return Known::Nothing { again: true };
             }
-            return Known::Nothing { again: true };
         }
         let hash = (way.hash >> 32) as u32;
-        if slot.missed.load(Relaxed) == hash {
+        if slots[0].missed.load(Relaxed) == hash {
             return Known::Nothing { again: true };
         }
-        slot.missed.store(hash, Relaxed);
+        slots[0].missed.store(hash, Relaxed);
         Known::Nothing { again: false }
     }
 
@@ -276,7 +287,11 @@ impl Paths {
             return;
         }
         self.lanes[lane].get_or_init(|| (0..self.slots).map(|_| Slot::default()).collect());
-        if let Some(slot) = self.slot(lane, way) {
+        if let Some([first, second]) = self.slots(lane, way) {
+            // One that is of this way, or of none yet, else the first.
+            let takes_second =
+                second.is_of(way) || !first.is_of(way) && second.is_empty() && !first.is_empty();
+            let slot = if takes_second { second } else { first };
             slot.put(way, *parent, (counters, dirs.len()), sum);
         }
     }
@@ -389,5 +404,21 @@ mod tests {
         assert!(matches!(p.get(0, &other), Known::Nothing { again: false }));
         assert_eq!(known(&p, 0, &way), Some(6));
         assert!(matches!(p.get(0, &other), Known::Nothing { again: true }));
+    }
+
+    #[test]
+    fn two_ways_of_one_hash_are_known_beside_each_other() {
+        let p = paths();
+        let mask = p.slots as u64 - 1;
+        let mut same = (0..).map(|n: u32| way_of(1, &format!("a/{n}"))).filter(|w| w.hash & mask == 3);
+        let [one, two, three] = [(); 3].map(|()| same.next().unwrap());
+        let remember = |way, last| p.remember(0, way, &dirs(&[Ino(5), Ino(last)]), || true);
+        remember(&one, 6);
+        remember(&two, 7);
+        assert_eq!([&one, &two, &three].map(|w| known(&p, 0, w)), [Some(6), Some(7), None]);
+        // What is known stays in its place, and a third one takes the place of the first.
+        remember(&two, 8);
+        remember(&three, 9);
+        assert_eq!([&one, &two, &three].map(|w| known(&p, 0, w)), [None, Some(8), Some(9)]);
     }
 }
