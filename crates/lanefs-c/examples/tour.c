@@ -242,6 +242,7 @@ int main(int argc, char **argv)
     locks(v);
     OK(lanefs_statfs(v, &sizes));
     IS(sizes.blocks > 0 && sizes.free < sizes.blocks, 1);
+    IS(sizes.available > 0 && sizes.available < sizes.free, 1);
     OK(lanefs_sync(v));
     OK(lanefs_close_volume(v));
 

@@ -32,8 +32,10 @@ struct Shared {
 pub struct lanefs_statfs {
     /// Blocks that files can fill in all.
     pub blocks: u64,
-    /// Blocks that are free; the last of a volume is left to root.
+    /// Blocks that are free for root.
     pub free: u64,
+    /// Blocks that are free for others: the last of a volume is left to root.
+    pub available: u64,
     /// Inodes in all, at most; they are made on demand.
     pub files: u64,
     /// Inodes that can still be made.
@@ -293,6 +295,7 @@ pub unsafe extern "C" fn lanefs_statfs(volume: *const lanefs_volume, out: *mut l
         out.put(lanefs_statfs {
             blocks: s.blocks,
             free: s.free,
+            available: s.available,
             files: s.files,
             files_free: s.files_free,
             fsid: s.fsid,

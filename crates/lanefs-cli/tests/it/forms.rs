@@ -150,6 +150,7 @@ fn the_pages_by_hand_say_what_is_so() {
                 "profile=1" => "profile=stateless".into(),
                 "max_write=1" => "max_write=65536".into(),
                 "io_uring=1" => "io_uring=auto".into(),
+                "idle=1" => "idle=auto".into(),
                 _ => option,
             };
             names += 1;
