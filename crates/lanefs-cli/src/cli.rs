@@ -57,6 +57,8 @@ impl Cli {
             | Command::Virtiofs(cmd::virtiofs::Args { images, .. })
             | Command::Fsck(cmd::fsck::Args { images, .. })
             | Command::Info(cmd::info::Args { images, .. })
+            | Command::Scrub(cmd::scrub::Args { volume: images, .. })
+            | Command::Stat(cmd::stat::Args { volume: images, .. })
             | Command::Dump(cmd::dump::Args { images, .. }) => *images = names::all(images),
             _ => {}
         }

@@ -56,10 +56,18 @@ impl From<lanefs_store::StoreError> for Failure {
     }
 }
 
+/// Returns a message without the "(os error 2)" that the library adds, which helps nobody.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_string();
+    parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, rest)| rest))
+}
+
 /// Returns what to do about an error whose name does not say it.
 fn advice(errno: i32) -> &'static str {
     match errno {
         libc::EFBIG => "; see `ulimit -f`, and how long files may be there",
+        libc::EAGAIN => "; see `ulimit -u` and how many threads a container allows",
         libc::ENOMEM => "; see `ulimit -v` and what a container allows, or give less by cache_size",
         _ => "",
     }
@@ -74,9 +82,7 @@ pub trait About<T> {
 impl<T> About<T> for std::io::Result<T> {
     fn about(self, what: impl Display) -> Result<T, Failure> {
         self.map_err(|e| {
-            // "(os error 2)" helps nobody.
-            let text = e.to_string();
-            let text = text.split(" (os error").next().unwrap_or(&text);
+            let text = without_numbers(&e.to_string());
             let advice = e.raw_os_error().map_or("", advice);
             Failure::new(format_args!("{what}: {text}{advice}"))
         })
@@ -87,8 +93,7 @@ impl<T> About<T> for lanefs::Result<T> {
     fn about(self, what: impl Display) -> Result<T, Failure> {
         self.map_err(|e| match e {
             lanefs::Error::Posix(n) => {
-                let text = std::io::Error::from_raw_os_error(n).to_string();
-                let text = text.split(" (os error").next().unwrap_or(&text);
+                let text = without_numbers(&std::io::Error::from_raw_os_error(n).to_string());
                 Failure::new(format_args!("{what}: {text}{}", advice(n)))
             }
             // The store's message names the device and the structure; the path is what the reader

@@ -210,7 +210,14 @@ impl Adaptor {
 
     /// Keeps an open file, whose setuid and setgid are this adaptor's business, and puts its
     /// handle.
-    pub(crate) fn open_out(&self, mut file: File, flags: u32, opened: u32, reply: &mut Reply) -> Wire<()> {
+    pub(crate) fn open_out(
+        &self,
+        mut file: File,
+        flags: u32,
+        opened: u32,
+        made: Option<(Ino, &[u8])>,
+        reply: &mut Reply,
+    ) -> Wire<()> {
         debug_assert!(reply.opened.is_none(), "a request opens one file");
         file.keep_privilege();
         // It was opened with O_APPEND only so that it may be; the kernel states where writes go
@@ -223,7 +230,9 @@ impl Adaptor {
             return reply.open_out(0, opened);
         }
         let way = match flags as i32 & libc::O_DIRECT {
-            0 if self.writeback && opened & FOPEN_DIRECT_IO != 0 => Way::PastCache,
+            0 if self.writeback && opened & FOPEN_DIRECT_IO != 0 => {
+                Way::PastCache(made.map(|(dir, name)| (dir, name.to_vec())))
+            }
             0 => Way::ByCache,
             _ => Way::Direct,
         };
@@ -326,7 +335,7 @@ impl Adaptor {
         }
         if let Some(handle) = reply.opened.take() {
             // SAFETY: the kernel never learned of this handle, so no request names it.
-            unsafe { self.handles.remove(handle) };
+            drop(unsafe { self.handles.remove(handle) });
         }
     }
 }

@@ -47,7 +47,7 @@ use crate::blocking_hook::PATIENCE;
 use crate::handles::{ASSUMED, Handles};
 use crate::renaming::{Renamed, Renaming};
 use crate::space::Space;
-use crate::wire::{Device, Errno, Reply, ReplyBuffer};
+use crate::wire::{Caller, Device, Errno, Reply, ReplyBuffer};
 use lanefs::{File, Ino};
 use lanefs_sync::SignalsBlocked;
 use std::io;
@@ -74,7 +74,7 @@ pub(crate) enum What {
     /// The number of bytes that were written (A2).
     Written { offset: u64, bytes: u32 },
     /// The attributes, for who is about to write (A4).
-    Attributes { ttl: Duration, root: bool },
+    Attributes { ttl: Duration, caller: Caller },
     /// That these flags were set (A5).
     Flags(u32),
     /// That the file was renamed (A6).
@@ -156,18 +156,18 @@ fn drop_attributes(device: &Device, ino: Ino) {
 }
 
 /// Has the kernel write back the pages of a file, and puts its attributes for who is about to write
-/// it. ENOSPC if there is no space for that; `root`: whether it is root who is.
+/// it. ENOSPC if there is no space for that, and it is not about to read.
 fn ask(
     device: &Device,
     space: &Space,
-    (ino, root): (Ino, bool),
+    (ino, caller): (Ino, Caller),
     ttl: Duration,
     reply: &mut Reply,
 ) -> Result<(), Errno> {
     flush_kernel_pages(device, ino);
     space.look();
     if space.is_scarce() {
-        if !space.is_backed(ino) && !space.has_reserve(root) {
+        if !space.is_backed(ino) && !space.has_reserve(caller.is_root) && !caller.reads() {
             return Err(Errno(libc::ENOSPC));
         }
         // It asks before the next write, too.
@@ -242,9 +242,15 @@ impl Aside {
 
     /// Has the kernel write back the pages of a file, and puts its attributes for who is about to
     /// write it. ENOSPC if there is no space for that.
-    pub(crate) fn ask(&self, ino: Ino, root: bool, ttl: Duration, reply: &mut Reply) -> Result<(), Errno> {
+    pub(crate) fn ask(
+        &self,
+        ino: Ino,
+        caller: Caller,
+        ttl: Duration,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
         let device = self.device.as_ref().ok_or(Errno(libc::EIO))?;
-        ask(device, &self.space, (ino, root), ttl, reply)
+        ask(device, &self.space, (ino, caller), ttl, reply)
     }
 
     /// Has the kernel drop the pages of a range, and waits for that.
@@ -293,8 +299,8 @@ impl Aside {
                         flush_kernel_pages(&job.device, job.ino);
                         seek(&handles, handle, made, offset, whence).and_then(|at| reply.u64(at))
                     }
-                    What::Attributes { ttl, root } => {
-                        ask(&job.device, &space, (job.ino, root), ttl, &mut reply)
+                    What::Attributes { ttl, caller } => {
+                        ask(&job.device, &space, (job.ino, caller), ttl, &mut reply)
                     }
                     What::Flags(flags) => {
                         flush_kernel_pages(&job.device, job.ino);

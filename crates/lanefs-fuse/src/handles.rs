@@ -47,20 +47,23 @@ pub(crate) struct Handle {
     pub writes: bool,
     /// Whether the kernel was told to read and write past its cache, whatever the flags say.
     pub past_cache: bool,
+    /// If so, the name by which the file was made, and its directory.
+    made: Option<(Ino, Vec<u8>)>,
     /// Set if what it reads and writes goes past the kernel's cache, by O_DIRECT or since the
     /// kernel was told so.
     direct: Option<Arc<CachedReads>>,
 }
 
 /// The way of what is read and written through a handle.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// By the kernel's cache.
     ByCache,
     /// With O_DIRECT, as the program wants it.
     Direct,
-    /// Past the kernel's cache, since the kernel was told so.
-    PastCache,
+    /// Past the kernel's cache, since the kernel was told so. The name by which the file was made,
+    /// and its directory, if it has one.
+    PastCache(Option<(Ino, Vec<u8>)>),
 }
 
 /// A mark of a file that is open with O_DIRECT: whether the kernel may have read pages of it into
@@ -286,7 +289,11 @@ impl Handles {
             }
             opened.check_invariants();
         }
-        let opened = Handle { file, shard, writes, past_cache: way == Way::PastCache, direct: reads };
+        let (past_cache, made) = match way {
+            Way::PastCache(made) => (true, made),
+            _ => (false, None),
+        };
+        let opened = Handle { file, shard, writes, past_cache, made, direct: reads };
         if let Some(numbers) = &self.numbers {
             let mut files = numbers[shard].files();
             files.given += 1;
@@ -328,24 +335,26 @@ impl Handles {
         Some(Held::Lent(found))
     }
 
-    /// Closes the file of a handle.
+    /// Closes the file of a handle. Returns the name by which it was made, and its directory, if it
+    /// went past the kernel's cache.
     ///
     /// # Safety
     /// `handle` came with RELEASE. Of a table of numbers nothing is asked.
-    pub(crate) unsafe fn remove(&self, handle: u64) {
+    pub(crate) unsafe fn remove(&self, handle: u64) -> Option<(Ino, Vec<u8>)> {
         if handle == 0 {
-            return;
+            return None;
         }
         if let Some(numbers) = &self.numbers {
             let gone = Handles::numbered_at(numbers, handle).files().open.remove(&handle);
             gone.iter().for_each(|h| self.no_longer_open(h));
-            return;
+            return None;
         }
         // SAFETY: H3: live until here, and no other request holds it.
-        let boxed = unsafe { Box::from_raw(handle as *mut Handle) };
+        let mut boxed = unsafe { Box::from_raw(handle as *mut Handle) };
         let kept = self.shards[boxed.shard].set().remove(&handle);
         debug_assert!(kept, "a handle is released once (H2)");
         self.no_longer_open(&boxed);
+        boxed.made.take()
     }
 
     /// Closes all files of a table of numbers: the guest that had them open is gone.

@@ -20,8 +20,9 @@
 //!    to users (`f_bavail`), and is used up by what is not written through the kernel's cache. A
 //!    call that is larger may lose its end: the next call, fsync and close report it.
 //! R4 A file is made only where the reserve is free: its first write is not asked for. Root makes
-//!    files where it is not, and opens such that are there for writing: of these the kernel is told
-//!    to gather nothing, so that each write hears at once whether there is space.
+//!    files where it is not: of these the kernel is told to gather nothing, so that each write
+//!    hears at once whether there is space. (Not of those that are there and are opened: their
+//!    times would not be seen to move.)
 //! R5 Pages of a map are dirtied without a word. Their space is not promised; msync and fsync
 //!    report it.
 //! R6 A file that was preallocated up to its end, and has space for all that lies before that, is

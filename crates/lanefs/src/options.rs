@@ -26,7 +26,8 @@ pub struct MountOptions {
     /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for inodes,
     /// names, logged operations and the store's inodes, a sixteenth for the store's nodes, after up
     /// to 80 MiB for buffers and tables. Half of what the nodes have, 16 MiB at the most, comes
-    /// beside for what is read along with small files. Default: a quarter of RAM.
+    /// beside for what is read along with small files. Default: a quarter of RAM, or of
+    /// what the control group of the process allows.
     pub cache_size: u64,
     /// Bytes of them that the caller keeps for buffers of its own; taken into account up to a
     /// quarter of the whole. Default: none.

@@ -507,8 +507,60 @@ impl Volume {
     }
 }
 
-/// Returns a quarter of the machine's memory.
+/// Returns a quarter of the memory that this process may use: the machine's, or its control
+/// group's.
 fn default_cache() -> u64 {
     let info = rustix::system::sysinfo();
-    (info.totalram * u64::from(info.mem_unit) / 4).max(64 << 20)
+    let machine = info.totalram * u64::from(info.mem_unit);
+    debug_assert!(machine > 0, "this runs in some memory");
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let limit = memory_limit(&read("/proc/self/cgroup").unwrap_or_default(), read);
+    match limit.filter(|limit| *limit < machine) {
+        // Where little is allowed what else a process takes counts, too.
+        Some(limit) => (limit / 4).max(8 << 20),
+        None => (machine / 4).max(64 << 20),
+    }
+}
+
+/// Returns the least memory that the control groups allow which /proc/self/cgroup names, and those
+/// above them. `read` reads a file.
+fn memory_limit(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
+    let limits = groups.lines().flat_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (controllers, path) = (fields.nth(1).unwrap_or(""), fields.next().unwrap_or(""));
+        // Version 2 has one line, without controllers; of version 1 each hierarchy has a line.
+        let (base, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            c if c.split(',').any(|c| c == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ => ("", ""),
+        };
+        let above = std::path::Path::new(path).ancestors().filter(|_| !base.is_empty());
+        let of = |group: &std::path::Path| {
+            let group = group.to_str()?.trim_end_matches('/');
+            read(&format!("{base}{group}/{file}"))?.trim().parse::<u64>().ok()
+        };
+        debug_assert_eq!(base.is_empty(), file.is_empty(), "a hierarchy and its file");
+        above.filter_map(of).collect::<Vec<_>>()
+    });
+    limits.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::memory_limit;
+
+    #[test]
+    fn the_memory_that_control_groups_allow_is_known() {
+        let files = [
+            ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("/sys/fs/cgroup/a/memory.max", "1000\n"),
+            ("/sys/fs/cgroup/memory/c/memory.limit_in_bytes", "900\n"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ];
+        let read = |path: &str| files.iter().find(|f| f.0 == path).map(|f| f.1.to_string());
+        assert_eq!(memory_limit("0::/a/b\n", read), Some(1000));
+        assert_eq!(memory_limit("5:cpu,memory:/c\n4:pids:/a\n", read), Some(900));
+        assert_eq!(memory_limit("5:memory:/\n0::/x\n", read), Some(9_223_372_036_854_771_712));
+        assert_eq!(memory_limit("4:pids:/a\n", read), None);
+    }
 }

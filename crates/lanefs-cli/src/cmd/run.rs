@@ -33,7 +33,8 @@ pub struct Args {
     /// program starts (those that look below /DIR: mount at /DIR itself)
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
-    /// Memory for the volume [default: a quarter of the machine's]
+    /// Memory for the volume [default: a quarter of the machine's, or of what a container
+    /// allows]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub cache: Option<u64>,
     /// The volume, and the directory below which the program finds it

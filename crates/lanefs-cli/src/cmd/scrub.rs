@@ -50,7 +50,8 @@ pub fn run(args: &Args) -> Outcome {
     written(match args.json {
         true => writeln!(out, "{:#}", json(args, &total)),
         false => text(&mut out, args, &total),
-    })?;
+    })
+    .map_err(|f| if f.message.is_empty() { f } else { f.code(COULD_NOT_RUN) })?;
     Ok(match total.damaged.len() {
         0 => 0,
         _ if total.left() == 0 => ERRORS_REPAIRED,

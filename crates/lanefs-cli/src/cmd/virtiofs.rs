@@ -40,7 +40,8 @@ pub struct Args {
     /// Options, separated by commas
     #[arg(short, value_name = "OPTS")]
     pub options: Vec<String>,
-    /// Memory for pages, inodes and directories [default: a quarter of RAM]
+    /// Memory for pages, inodes and directories [default: a quarter of RAM, or of what a
+    /// container allows]
     #[arg(long, value_parser = size::parse)]
     pub cache_size: Option<u64>,
     /// The volume's images or block devices

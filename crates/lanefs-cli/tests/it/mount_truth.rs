@@ -25,6 +25,9 @@ on_each_transport! {
     what_was_preallocated_is_shown_and_can_be_written_on_a_full_mount,
     a_user_who_fills_a_mount_leaves_the_last_to_root,
     root_goes_on_where_a_user_filled_a_mount_by_holes,
+    a_file_without_a_name_has_space_for_what_it_takes,
+    a_full_mount_is_read,
+    what_root_writes_to_a_full_mount_is_seen_by_all,
     a_direct_write_that_does_not_fit_is_no_error_of_the_device,
     a_signal_loses_nothing_of_a_busy_mount,
     what_lies_on_top_of_a_mount_is_left_alone,
@@ -587,14 +590,15 @@ fn root_goes_on_where_a_user_filled_a_mount_by_holes() {
         }
         let _ = file.sync_all();
     });
-    // Whatever is left is root's, by new files and by old ones that are opened anew.
+    // Whatever is left is root's.
     let log = File::create(m.path("log")).unwrap();
     let accepted = fill_with(&log, 30_000);
     assert!(accepted >= 256 << 10, "only {accepted} bytes are left to root");
     assert!(std::fs::read(m.path("log")).unwrap() == words(0, accepted as usize), "as root sees it");
     log.sync_all().unwrap();
+    drop(log);
     std::fs::remove_file(m.path("log")).unwrap();
-    drop((log, old));
+    drop(old);
     wait_until("what was removed to be given back", || {
         let again = OpenOptions::new().append(true).open(m.path("old"));
         again.is_ok_and(|mut f| f.write_all(&chunk(0, 40_000)).is_ok())
@@ -610,6 +614,120 @@ fn root_goes_on_where_a_user_filled_a_mount_by_holes() {
 /// Bytes that lie at `at`, a multiple of 8.
 fn words(at: u64, len: usize) -> Vec<u8> {
     (at / 8..at / 8 + len as u64 / 8).flat_map(u64::to_le_bytes).collect()
+}
+
+/// Fills a mount as an ordinary user, by the kernel's cache and past it: the reserve for what is
+/// gathered is not free then.
+fn fill_as_user(m: &Mount) {
+    for dir in [m.work.path(), &m.dir] {
+        std::fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    as_user(|| {
+        let file = File::create(m.path("full")).unwrap();
+        fill_with(&file, 1 << 20);
+        drop(file);
+        let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(m.path("full"));
+        let direct = direct.unwrap();
+        let end = direct.metadata().unwrap().len().next_multiple_of(4096);
+        while direct.write_all_at(&[1; 4096], direct.metadata().unwrap().len().max(end)).is_ok() {}
+    });
+}
+
+/// Small writes to it were all accepted, and none was there.
+fn a_file_without_a_name_has_space_for_what_it_takes() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let m = Mount::new(&[]);
+    fill_as_user(&m);
+    let unnamed = || {
+        let how = libc::O_TMPFILE;
+        OpenOptions::new().read(true).write(true).custom_flags(how).open(&m.dir)
+    };
+    let writes = |file: std::io::Result<File>| -> u64 {
+        let Ok(file) = file.inspect_err(|e| assert_eq!(e.raw_os_error(), Some(libc::ENOSPC))) else {
+            return 0;
+        };
+        let accepted = fill_with(&file, 4096);
+        file.sync_all().unwrap();
+        let mut seen = vec![0; accepted as usize];
+        file.read_exact_at(&mut seen, 0).unwrap();
+        assert!(seen == words(0, accepted as usize), "{accepted} bytes were accepted");
+        accepted
+    };
+    as_user(|| writes(unnamed()));
+    assert!(writes(unnamed()) > 0, "nothing is left to root");
+}
+
+/// Through handles that go past the kernel's cache, and others, and a map.
+fn what_root_writes_to_a_full_mount_is_seen_by_all() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    fill_as_user(&m);
+    let log = OpenOptions::new().read(true).write(true).create_new(true).open(m.path("log")).unwrap();
+    log.write_all_at(&words(0, 30_000), 0).unwrap();
+    let reads = |len| assert!(std::fs::read(m.path("log")).unwrap() == words(0, len), "{len} bytes");
+    reads(30_000);
+    log.write_all_at(&words(30_000, 30_000), 30_000).unwrap();
+    reads(60_000);
+    // SAFETY: a shared map of a file that this test alone uses, within its size, unmapped below.
+    unsafe {
+        use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let map = mmap(std::ptr::null_mut(), 60_000, prot, MapFlags::SHARED, &log, 0).unwrap();
+        let seen = std::slice::from_raw_parts(map.cast::<u8>(), 60_000);
+        assert!(seen == words(0, 60_000), "by the map");
+        map.cast::<u8>().add(50_000).write_volatile(77);
+        let mut byte = [0];
+        log.read_exact_at(&mut byte, 50_000).unwrap();
+        assert_eq!(byte, [77], "what was stored to the map");
+        munmap(map, 60_000).unwrap();
+    }
+    log.write_all_at(&words(48_000, 8000), 48_000).unwrap();
+    reads(60_000);
+    log.sync_all().unwrap();
+    drop(log);
+    // The kernel keeps times where it gathers writes, and is told to forget them.
+    let time = || std::fs::metadata(m.path("late")).unwrap().modified().unwrap();
+    let late = File::create(m.path("late")).unwrap();
+    let made = time();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    late.write_all_at(b"late", 0).unwrap();
+    drop(late);
+    wait_until("the time to be seen", || time() > made);
+    m.umount();
+    m.mount(&[]);
+    assert!(std::fs::read(m.path("log")).unwrap() == words(0, 60_000));
+    m.umount();
+    m.fsck();
+}
+
+/// The kernel asks for attributes before a read behind the end, too.
+fn a_full_mount_is_read() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let m = Mount::new(&[]);
+    std::fs::write(m.path("f"), words(0, 40_000)).unwrap();
+    std::fs::set_permissions(m.path("f"), PermissionsExt::from_mode(0o666)).unwrap();
+    let open = || OpenOptions::new().read(true).write(true).open(m.path("f")).unwrap();
+    let old = open();
+    fill_as_user(&m);
+    let reads = |file: &File, lens: [usize; 2]| {
+        for len in lens {
+            file.set_len(len as u64).unwrap();
+            let mut seen = vec![0; 50_000];
+            let n = file.read_at(&mut seen, 0).unwrap();
+            assert!(seen[..n] == words(0, len), "{n} bytes of {len}");
+        }
+    };
+    as_user(|| reads(&open(), [24_000, 3000]));
+    reads(&old, [2000, 1000]);
 }
 
 /// Writes so much at a time until an error comes, and what is left of it in smaller parts; how much

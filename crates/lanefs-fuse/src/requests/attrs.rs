@@ -49,14 +49,14 @@ fn ask(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin)
     match origin {
         Origin::Device(device) => {
             reply.answer = Answer::Elsewhere;
-            let what = What::Attributes { ttl: adaptor.ttl, root: !req.is_user() };
+            let what = What::Attributes { ttl: adaptor.ttl, caller: req.caller() };
             let device = Arc::clone(device);
             adaptor.aside.answer(Job { ino: req.ino, what, unique: req.unique, device })
         }
         // A guest gathers nothing, and its mount does not end that way.
         Origin::Ring | Origin::Guest => {
             about_to_wait_for_requests();
-            adaptor.aside.ask(req.ino, !req.is_user(), adaptor.ttl, reply)
+            adaptor.aside.ask(req.ino, req.caller(), adaptor.ttl, reply)
         }
     }
 }

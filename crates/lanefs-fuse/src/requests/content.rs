@@ -70,11 +70,21 @@ fn opened(adaptor: &Adaptor, exact: bool) -> u32 {
     }
 }
 
-/// Returns whether what is written to a file that somebody opens is not to be gathered: what it
-/// takes would not be there, and it is root who asks, to whom more is left (R4, R7 of
-/// [`crate::space`]).
-fn is_exact(adaptor: &Adaptor, req: &Request<'_>, writes: bool) -> bool {
-    writes && adaptor.space.is_scarce() && !adaptor.space.has_reserve(true) && !req.is_user()
+/// Returns whether what is written to a file that is about to be made is not to be gathered (R4 of
+/// [`crate::space`]): its space would not be there, and it is root who asks, to whom more is left.
+/// ENOSPC to others.
+fn may_make(adaptor: &Adaptor, req: &Request<'_>) -> Wire<bool> {
+    adaptor.took_space(MADE);
+    if !adaptor.space.is_scarce() {
+        return Ok(false);
+    }
+    let is_user = req.is_user();
+    debug_assert!(adaptor.writeback, "where nothing is gathered nothing is kept back");
+    match adaptor.space.has_reserve(!is_user) {
+        true => Ok(false),
+        false if is_user => Err(Errno(libc::ENOSPC)),
+        false => Ok(true),
+    }
 }
 
 /// The bytes from which on reads go past the volume's own cache, and writes leave it when they are
@@ -103,8 +113,7 @@ pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     if may_gather(adaptor, &file) && file.stat()?.blocks == 0 {
         adaptor.aside.attributes_changed(req.ino);
     }
-    let exact = is_exact(adaptor, req, may_gather(adaptor, &file));
-    adaptor.open_out(file, flags, opened(adaptor, exact), reply)
+    adaptor.open_out(file, flags, opened(adaptor, false), None, reply)
 }
 
 /// Returns whether the kernel may gather what is written through this file.
@@ -126,11 +135,7 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     let mut a = req.args();
     let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
     let name = a.name()?;
-    adaptor.took_space(MADE);
-    let exact = is_exact(adaptor, req, true);
-    if !exact && adaptor.space.is_scarce() && !adaptor.space.has_reserve(!req.is_user()) {
-        return Err(Errno(libc::ENOSPC));
-    }
+    let exact = may_make(adaptor, req)?;
     let inherited = rights::inherit(&adaptor.volume, req.ino, mode, umask, false)?;
     let how = adaptor.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
     let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
@@ -145,12 +150,13 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     assume_block(adaptor, &file, &mut stat);
     adaptor.sync_parent_dirs(&[(req.ino, name)])?;
     adaptor.enter(&stat, reply)?;
-    adaptor.open_out(file, flags, opened(adaptor, exact), reply)
+    adaptor.open_out(file, flags, opened(adaptor, exact), Some((req.ino, name)), reply)
 }
 
 pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
     let (flags, mode, umask) = (a.u32()?, a.u32()?, a.u32()?);
+    let exact = may_make(adaptor, req)?;
     let inherited = rights::inherit(&adaptor.volume, req.ino, mode, umask, false)?;
     let how = adaptor.open_flags(flags) | flags as i32 & libc::O_EXCL;
     let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
@@ -158,13 +164,18 @@ pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
     debug_assert_eq!((stat.ino, stat.nlink), (file.ino(), 0), "it has no name before it is answered");
     assume_block(adaptor, &file, &mut stat);
     adaptor.enter(&stat, reply)?;
-    adaptor.open_out(file, flags, opened(adaptor, false), reply)
+    adaptor.open_out(file, flags, opened(adaptor, exact), None, reply)
 }
 
 pub(super) fn release(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let handle = req.args().u64()?;
     // SAFETY: the handle of RELEASE; a guest's is looked up.
-    unsafe { adaptor.handles.remove(handle) };
+    let made = unsafe { adaptor.handles.remove(handle) };
+    // The kernel keeps the times of files where it gathers writes, and changes none for a write
+    // past its cache. It is to ask for them when nobody has the file open.
+    if let Some((dir, name)) = made {
+        adaptor.aside.forget(dir, &name);
+    }
     Ok(())
 }
 

@@ -75,6 +75,11 @@ impl<'a> Request<'a> {
         self.user().is_some_and(|user| user != 0)
     }
 
+    /// Returns who makes the request, for who answers it later.
+    pub fn caller(&self) -> Caller {
+        Caller { is_root: !self.is_user(), tid: self.pid }
+    }
+
     /// Returns whether the caller may leave setuid and setgid in what it writes, by CAP_FSETID. Of
     /// one that cannot be looked up, whether it is root.
     pub fn keeps_set_ids(&self) -> bool {
@@ -101,6 +106,32 @@ impl<'a> Request<'a> {
 
 /// The bit of CAP_FSETID: who has it keeps setuid and setgid in what it writes.
 const CAP_FSETID: u32 = 4;
+
+/// Who waits for an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Caller {
+    /// Whether it is root, or may be.
+    pub is_root: bool,
+    /// Its thread; 0: it has none here.
+    tid: u32,
+}
+
+impl Caller {
+    /// Returns whether it is in a call that reads a file, and writes none. False where that cannot
+    /// be looked up: the server is another ordinary user, or the kernel reads for it.
+    pub fn reads(&self) -> bool {
+        if self.tid == 0 {
+            return false;
+        }
+        let call = std::fs::read_to_string(format!("/proc/{}/syscall", self.tid)).ok();
+        let number = call.as_deref().and_then(|c| c.split(' ').next()?.parse().ok());
+        number.is_some_and(|n: libc::c_long| READING.contains(&n))
+    }
+}
+
+/// The calls that read a file, and write none.
+const READING: [libc::c_long; 5] =
+    [libc::SYS_read, libc::SYS_readv, libc::SYS_pread64, libc::SYS_preadv, libc::SYS_preadv2];
 
 /// What /proc tells of a thread that waits for an answer.
 struct Status(String);

@@ -88,6 +88,11 @@ const SCARCE: u64 = 4;
 const LEFT: u64 = 512;
 /// The blocks that are left to root at the most: 64 MiB.
 const LEFT_MOST: u64 = (64 << 20) / lanefs_format::BLOCK_SIZE as u64;
+/// The blocks that are left to root beside that, for what checkpoints write of what others have
+/// stored and is charged by force: 256 KiB, on small volumes less.
+const LEFT_BESIDE: u64 = 64;
+/// This part of a volume is the most of it.
+const BESIDE: u64 = 256;
 
 /// For whom space is promised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -246,7 +251,7 @@ impl Space {
 
     /// Returns the blocks that only root is promised.
     pub fn left_to_root(&self) -> u64 {
-        let left = (self.total() / LEFT).min(LEFT_MOST);
+        let left = (self.total() / LEFT).min(LEFT_MOST) + (self.total() / BESIDE).min(LEFT_BESIDE);
         debug_assert!(left <= self.total(), "more is left to root than there is");
         left
     }
@@ -523,7 +528,7 @@ mod tests {
     fn the_last_of_a_volume_is_left_to_root() {
         let s = Space::new(4096, 512, 1, 1, 4);
         let left = s.left_to_root();
-        assert_eq!(left, s.total() / LEFT);
+        assert_eq!(left, s.total() / LEFT + LEFT_BESIDE);
         let all = s.total() - left;
         assert!(!s.reserve(0, all + 1, User) && s.reserve(0, all, User));
         // The nodes of their maps are still to come, until they are written.
@@ -535,6 +540,6 @@ mod tests {
         assert!(s.reserve_rewrite(3) && !s.has_for(Root, 1));
         s.account_write(2, left, left, all);
         assert!(s.has_for(User, all - left) && !s.has_for(User, all - left + 1));
-        assert!(Space::new(1 << 24, 512, 1, 1, 4).left_to_root() == LEFT_MOST);
+        assert!(Space::new(1 << 24, 512, 1, 1, 4).left_to_root() == LEFT_MOST + LEFT_BESIDE);
     }
 }
