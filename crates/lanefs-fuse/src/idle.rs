@@ -30,10 +30,11 @@ const ANY: i32 = 2_000_000_000;
 
 /// Requests of a thread between two looks at the clock.
 const STRIDE: u32 = 64;
-/// The time within which so many come thick.
-const THICK: Duration = Duration::from_micros(6400);
+/// The time within which so many come thick: those of a program that syncs each of its writes to a
+/// fast disk do, which threads serve by turns.
+const THICK: Duration = Duration::from_micros(25_600);
 /// The time without that ends it.
-const LULL: Duration = Duration::from_millis(8);
+const LULL: Duration = Duration::from_millis(32);
 
 const _: () = assert!(THICK.as_nanos() < LULL.as_nanos(), "it would end between two looks");
 
