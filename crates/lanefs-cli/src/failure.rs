@@ -57,7 +57,7 @@ impl From<lanefs_store::StoreError> for Failure {
 }
 
 /// Returns a message without the "(os error 2)" that the library adds, which helps nobody.
-fn without_numbers(text: &str) -> String {
+pub fn without_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_string();
     parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, rest)| rest))

@@ -188,7 +188,7 @@ impl Store {
     }
 
     /// Returns the blocks that are promised to root alone: a five hundred and twelfth of what users
-    /// can fill, at most 64 MiB, and 256 KiB beside, or a 256th where that is less.
+    /// can fill, at most 64 MiB.
     pub fn left_to_root(&self) -> u64 {
         self.engine.log.space.left_to_root()
     }

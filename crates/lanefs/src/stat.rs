@@ -44,7 +44,7 @@ pub struct StatFs {
     /// Blocks free for root.
     pub free: u64,
     /// Blocks free for users: the last of a volume is left to root, a five hundred and twelfth of
-    /// it and at most 64 MiB, and 256 KiB beside, or a 256th where that is less.
+    /// it and at most 64 MiB.
     pub available: u64,
     /// Inodes in all (an upper bound: inodes are made on demand).
     pub files: u64,

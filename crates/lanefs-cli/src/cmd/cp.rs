@@ -1,7 +1,7 @@
 //! `lanefs cp`
 
 use crate::endpoint::{CopyAttrs, Endpoint, Id, ImageEndpoint, Meta};
-use crate::failure::{About, Failure, Outcome, plain};
+use crate::failure::{About, Failure, Outcome, plain, without_numbers};
 use crate::host::HostEndpoint;
 use crate::image::{Anywhere, Place};
 use crate::progress;
@@ -259,8 +259,7 @@ impl Copy<'_> {
         for (name, errno) in refused {
             if self.reported.borrow_mut().insert((name.clone(), errno.raw_os_error())) {
                 let (target, name) = (to.show(target), String::from_utf8_lossy(&name));
-                let why = std::io::Error::from(errno).to_string();
-                let why = why.split(" (os error").next().unwrap_or_default();
+                let why = without_numbers(&std::io::Error::from(errno).to_string());
                 let line = plain(format_args!("{target}: {name} is not kept: {why}"));
                 self.bar.suspend(|| eprintln!("lanefs: {line}"));
             }

@@ -503,8 +503,7 @@ fn a_full_volume_refuses_the_write_that_does_not_fit() {
 
 /// By the kernel's cache and past it.
 fn a_user_who_fills_a_mount_leaves_the_last_to_root() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !is_root() {
         return;
     }
     for options in ["rw", "nowriteback"] {
@@ -551,6 +550,15 @@ fn a_user_who_fills_a_mount_leaves_the_last_to_root() {
     }
 }
 
+/// Whether this is root; says so if it is not.
+fn is_root() -> bool {
+    let is = rustix::process::geteuid().is_root();
+    if !is {
+        eprintln!("skipped: needs root");
+    }
+    is
+}
+
 /// Has a thread be an ordinary user, and do something.
 fn as_user<T: Send>(does: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|s| {
@@ -565,17 +573,21 @@ fn as_user<T: Send>(does: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Nodes of maps are charged when they are written, and pages far apart need many.
-fn root_goes_on_where_a_user_filled_a_mount_by_holes() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
-        return;
-    }
-    let mut m = Mount::new(&[]);
+/// Lets other users make files.
+fn let_all_in(m: &Mount) {
     for dir in [m.work.path(), &m.dir] {
         std::fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
     }
-    let old = File::create(m.path("old")).unwrap();
+}
+
+/// Nodes of maps are charged when they are written, and pages far apart need many.
+fn root_goes_on_where_a_user_filled_a_mount_by_holes() {
+    if !is_root() {
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    let_all_in(&m);
+    std::fs::write(m.path("old"), "").unwrap();
     as_user(|| {
         let file = File::create(m.path("f")).unwrap();
         let mut refused = 0;
@@ -598,7 +610,6 @@ fn root_goes_on_where_a_user_filled_a_mount_by_holes() {
     log.sync_all().unwrap();
     drop(log);
     std::fs::remove_file(m.path("log")).unwrap();
-    drop(old);
     wait_until("what was removed to be given back", || {
         let again = OpenOptions::new().append(true).open(m.path("old"));
         again.is_ok_and(|mut f| f.write_all(&chunk(0, 40_000)).is_ok())
@@ -619,9 +630,7 @@ fn words(at: u64, len: usize) -> Vec<u8> {
 /// Fills a mount as an ordinary user, by the kernel's cache and past it: the reserve for what is
 /// gathered is not free then.
 fn fill_as_user(m: &Mount) {
-    for dir in [m.work.path(), &m.dir] {
-        std::fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
-    }
+    let_all_in(m);
     as_user(|| {
         let file = File::create(m.path("full")).unwrap();
         fill_with(&file, 1 << 20);
@@ -635,8 +644,7 @@ fn fill_as_user(m: &Mount) {
 
 /// Small writes to it were all accepted, and none was there.
 fn a_file_without_a_name_has_space_for_what_it_takes() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !is_root() {
         return;
     }
     let m = Mount::new(&[]);
@@ -662,8 +670,7 @@ fn a_file_without_a_name_has_space_for_what_it_takes() {
 
 /// Through handles that go past the kernel's cache, and others, and a map.
 fn what_root_writes_to_a_full_mount_is_seen_by_all() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !is_root() {
         return;
     }
     let mut m = Mount::new(&[]);
@@ -708,8 +715,7 @@ fn what_root_writes_to_a_full_mount_is_seen_by_all() {
 
 /// The kernel asks for attributes before a read behind the end, too.
 fn a_full_mount_is_read() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !is_root() {
         return;
     }
     let m = Mount::new(&[]);

@@ -88,11 +88,9 @@ const SCARCE: u64 = 4;
 const LEFT: u64 = 512;
 /// The blocks that are left to root at the most: 64 MiB.
 const LEFT_MOST: u64 = (64 << 20) / lanefs_format::BLOCK_SIZE as u64;
-/// The blocks that are left to root beside that, for what checkpoints write of what others have
-/// stored and is charged by force: 256 KiB, on small volumes less.
-const LEFT_BESIDE: u64 = 64;
-/// This part of a volume is the most of it.
-const BESIDE: u64 = 256;
+/// While more than this part of a volume is free beside that, nobody counts what nodes of maps may
+/// take of it.
+const COUNTED: u64 = 16;
 
 /// For whom space is promised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,13 +133,8 @@ struct DirtyNodes {
     left: AtomicI64,
 }
 
-/// Counts groups of pages in memory, each of [`PAGES_OF_GROUP`] side by side.
+/// Counts groups of pages in memory, of which each lies in one node of a map.
 pub type Groups = dyn Fn() -> u64 + Send + Sync;
-
-/// Pages of a group: they lie in one node of a map, or in two.
-const PAGES_OF_GROUP: u64 = 64;
-
-const _: () = assert!(FANOUT as u64 > PAGES_OF_GROUP);
 
 /// The blocks that users may fill: see the head of the file.
 pub(crate) struct Space {
@@ -251,7 +244,7 @@ impl Space {
 
     /// Returns the blocks that only root is promised.
     pub fn left_to_root(&self) -> u64 {
-        let left = (self.total() / LEFT).min(LEFT_MOST) + (self.total() / BESIDE).min(LEFT_BESIDE);
+        let left = (self.total() / LEFT).min(LEFT_MOST);
         debug_assert!(left <= self.total(), "more is left to root than there is");
         left
     }
@@ -273,8 +266,8 @@ impl Space {
         }
         let left = self.left_to_root().cast_signed();
         debug_assert!(blocks >= 0 && left >= 0, "{blocks} blocks, beside {left}");
-        let most = self.total().div_ceil(PAGES_OF_GROUP) * self.copies();
-        if self.free.estimate() >= blocks.saturating_add(left + most.cast_signed()) {
+        let plenty = (self.total() / COUNTED).cast_signed();
+        if self.free.estimate() >= blocks.saturating_add(left + plenty) {
             return true;
         }
         let promised = self.reserved().max(0).cast_unsigned();
@@ -528,7 +521,7 @@ mod tests {
     fn the_last_of_a_volume_is_left_to_root() {
         let s = Space::new(4096, 512, 1, 1, 4);
         let left = s.left_to_root();
-        assert_eq!(left, s.total() / LEFT + LEFT_BESIDE);
+        assert_eq!(left, s.total() / LEFT);
         let all = s.total() - left;
         assert!(!s.reserve(0, all + 1, User) && s.reserve(0, all, User));
         // The nodes of their maps are still to come, until they are written.
@@ -540,6 +533,11 @@ mod tests {
         assert!(s.reserve_rewrite(3) && !s.has_for(Root, 1));
         s.account_write(2, left, left, all);
         assert!(s.has_for(User, all - left) && !s.has_for(User, all - left + 1));
-        assert!(Space::new(1 << 24, 512, 1, 1, 4).left_to_root() == LEFT_MOST + LEFT_BESIDE);
+        // Pages far apart need a node each.
+        s.count_groups(Box::new(|| 1000));
+        assert!(s.has_for(User, all - left) && s.reserve(0, 2000, User));
+        let few = all - left - 3000;
+        assert!(s.has_for(User, few) && !s.has_for(User, few + 1));
+        assert!(Space::new(1 << 24, 512, 1, 1, 4).left_to_root() == LEFT_MOST);
     }
 }

@@ -992,7 +992,7 @@ fn the_last_of_a_volume_is_left_to_root() {
     drop(volume);
     let left = |s: lanefs::StatFs| s.free - s.available;
     let empty = root.statfs().unwrap();
-    assert_eq!(left(empty), empty.blocks / 512 + (empty.blocks / 256).min(64));
+    assert_eq!(left(empty), empty.blocks / 512);
     let page = [7; 4096];
     let [mine, appended, roots] = ["/mine", "/appended", "/roots"].map(|path| match path {
         "/roots" => root.create(path).unwrap(),
