@@ -16,6 +16,7 @@ mod python;
 mod rocksdb;
 mod run;
 mod source;
+mod stuck;
 mod test;
 mod tidy;
 mod tsan;

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: everything that must pass before a change lands.
 
 use crate::run::{cargo, need, run};
-use crate::{apps, lab, programs};
-use std::time::Instant;
+use crate::{apps, lab, programs, stuck};
+use std::time::{Duration, Instant};
 
 /// The programs that the tests call beside cargo.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -22,6 +22,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("/usr/include/rocksdb/file_system.h", "librocksdb-dev"),
 ];
 
+/// Several times as long as the tests take.
+const TESTS_END: Duration = Duration::from_secs(40 * 60);
+
 /// The function of one step.
 type Step = fn() -> Result<(), String>;
 
@@ -35,7 +38,7 @@ const STEPS: &[(&str, Step)] = &[
     ("loom", loom),
     ("conflicts", crate::conflicts::sample),
     ("cost", || crate::cost::check(&[])),
-    ("tests", || run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))),
+    ("tests", || stuck::run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]), TESTS_END)),
     ("the module for Python", || crate::python::test(&[])),
     ("programs on a mount", programs_on_a_mount),
     ("a guest with F2FS", guest),

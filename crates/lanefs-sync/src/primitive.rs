@@ -80,19 +80,29 @@ mod imp {
 
         /// Sleeps while the word holds `expected`. May return early; callers loop.
         pub fn wait(&self, expected: u32) {
+            self.wait_at_most(expected, None);
+        }
+
+        /// Does as `wait`, for a few milliseconds at most.
+        pub fn wait_a_moment(&self, expected: u32) {
+            self.wait_at_most(expected, Some(&libc::timespec { tv_sec: 0, tv_nsec: 2_000_000 }));
+        }
+
+        fn wait_at_most(&self, expected: u32, most: Option<&libc::timespec>) {
             if crate::schedule::blocked() {
                 return;
             }
-            // SAFETY: the address is that of a live, aligned u32 borrowed for the whole call; a
-            // null timeout means "no timeout". Every failure (EAGAIN, EINTR) is a return the caller
-            // must expect anyway.
+            debug_assert!(most.is_none_or(|t| (0..1_000_000_000).contains(&t.tv_nsec)));
+            // SAFETY: the address is that of a live, aligned u32 borrowed for the whole call, and
+            // so is the time; a null timeout means "no timeout". Every failure (EAGAIN, EINTR,
+            // ETIMEDOUT) is a return the caller must expect anyway.
             unsafe {
                 libc::syscall(
                     libc::SYS_futex,
                     self.0.as_ptr(),
                     libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
                     expected,
-                    std::ptr::null::<libc::timespec>(),
+                    most.map_or(std::ptr::null(), std::ptr::from_ref),
                 );
             }
         }
@@ -226,6 +236,11 @@ mod imp {
             if self.word.load(Ordering::Relaxed) == expected {
                 drop(self.sleepers.wait(gate));
             }
+        }
+
+        /// Does as `wait`: what must not be missed does not depend on the time.
+        pub fn wait_a_moment(&self, expected: u32) {
+            self.wait(expected);
         }
 
         /// Wakes one sleeper.

@@ -14,6 +14,11 @@
 //! 5. Who has slept locks with bit 1 set, since others may still sleep (as in `raw_lock`), so no
 //!    wake is lost.
 //!
+//! 6. Who waits only as long as something holds that a holder may change ([`SeqWord::lock_while`])
+//!    looks at that again before each sleep, and sleeps a moment at most: the holders that change
+//!    it wake one sleeper, as all do, and not each. Who goes away after a sleep wakes another, for
+//!    the wake that it had may have been meant for all (5).
+//!
 //! A page is locked only for a copy of at most 4 KiB, so waiters spin before they sleep.
 
 use crate::primitive::{FutexWord, Ordering, SPINS, fence, spin_loop};
@@ -93,8 +98,19 @@ impl SeqWord {
     pub fn lock(&self) {
         step();
         if !self.try_lock() {
-            self.lock_slow();
+            self.lock_slow(None);
         }
+    }
+
+    /// Takes the lock, waiting for it as long as `wanted` holds, which is asked without the lock
+    /// and where somebody else has it. Returns whether it was taken.
+    ///
+    /// For who holds another lock meanwhile, and may wait for this one only as long as it is the
+    /// one that it meant. To be asked again with the lock: what `wanted` says may be over by then.
+    #[inline]
+    pub fn lock_while(&self, wanted: impl Fn() -> bool) -> bool {
+        step();
+        self.try_lock() || self.lock_slow(Some(&wanted))
     }
 
     #[inline]
@@ -113,25 +129,33 @@ impl SeqWord {
     }
 
     #[cold]
-    fn lock_slow(&self) {
+    fn lock_slow(&self, wanted: Option<&dyn Fn() -> bool>) -> bool {
         let mut bits = LOCKED;
         let mut spins = SPINS;
         loop {
             let seen = self.word.load(Ordering::Relaxed);
             if seen & LOCKED == 0 {
                 if self.take(seen, bits) {
-                    return;
+                    return true;
                 }
             } else if spins > 0 {
                 spins -= 1;
                 spin_loop();
+            } else if wanted.is_some_and(|wanted| !wanted()) {
+                if bits & SLEEPERS != 0 {
+                    self.word.wake_one(); // see 6
+                }
+                return false;
             } else {
                 let asleep = seen | SLEEPERS;
                 // Relaxed: the bit guards nothing; the wake it asks for orders nothing either.
                 if seen == asleep
                     || self.word.compare_exchange(seen, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok()
                 {
-                    self.word.wait(asleep);
+                    match wanted {
+                        None => self.word.wait(asleep),
+                        Some(_) => self.word.wait_a_moment(asleep),
+                    }
                     bits = LOCKED | SLEEPERS;
                 }
             }

@@ -69,3 +69,37 @@ fn three_lockers_all_get_it() {
         assert_eq!(page.word.begin_read(), Some(8));
     });
 }
+
+/// Who no longer wants the lock goes away, and may have had the wake of another that does.
+#[test]
+fn who_goes_away_leaves_nobody_asleep() {
+    explore(3, || {
+        let page = Arc::new(Page::default());
+        let owner = Arc::new(AtomicU32::new(1));
+        page.word.lock();
+        let leaves = {
+            let (page, owner) = (page.clone(), owner.clone());
+            thread::spawn(move || {
+                if page.word.lock_while(|| owner.load(Ordering::Relaxed) == 1) {
+                    page.word.unlock_unchanged();
+                }
+            })
+        };
+        let stays = {
+            let page = page.clone();
+            thread::spawn(move || {
+                page.word.lock();
+                page.write(page.copy()[0] + 1);
+                page.word.unlock();
+            })
+        };
+        page.word.unlock();
+        page.word.lock();
+        // The owner changes under the lock.
+        owner.store(2, Ordering::Relaxed);
+        page.word.unlock();
+        leaves.join().unwrap();
+        stays.join().unwrap();
+        assert_eq!(page.copy(), [1; 2]);
+    });
+}

@@ -83,7 +83,26 @@ impl Desc {
         self.seq.validate(seq)
     }
 
-    /// Locks the page, parking if somebody else holds it.
+    /// Locks the frame if it holds page `page` of `ino`, and waits for it only as long as it does:
+    /// what was found in a tree may be another page by the time that its lock is free, of which
+    /// the holder waits for one that the caller has (see "Locks" of this directory).
+    #[inline]
+    pub(super) fn lock_as(&self, ino: Ino, page: u64) -> Option<PageGuard<'_>> {
+        debug_assert!(!ino.is_none() && page < MAX_PAGES, "page {page} of {ino}");
+        if !self.seq.lock_while(|| self.is(ino, page)) {
+            return None;
+        }
+        let guard = PageGuard { desc: self, changed: true };
+        if self.is(ino, page) {
+            return Some(guard);
+        }
+        guard.unchanged();
+        None
+    }
+
+    /// Locks the frame, whatever it holds, parking if somebody else has it. For who holds no page,
+    /// or has taken it out of the pool: others that have its lock then found it before that, and
+    /// let go of it at once.
     pub(super) fn lock(&self) -> PageGuard<'_> {
         self.seq.lock();
         PageGuard { desc: self, changed: true }

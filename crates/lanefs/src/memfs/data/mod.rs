@@ -16,7 +16,9 @@
 //!                 by a writeback over a capture, where D7 asks for it.
 //! writeback lock  one per file: capture..finish of a writeback, and whatever takes pages away. Over I/O.
 //! page locks      one per frame (`frame.rs`), ascending by page; who holds two waits only for
-//!                 frames in hand or being loaded, and tries the others.
+//!                 frames in hand or being loaded, and tries the others. A frame that was found as
+//!                 a page is waited for only while it is that page: another holder may have it as a
+//!                 lower one by then, and wait for the page that the waiter holds.
 //! tree lock       one per file: attaching a frame, making and unlinking nodes (`tree.rs`).
 //! pool locks      leaves (`pool.rs`).
 //! list of gaps    a leaf (`gaps.rs`).

@@ -401,15 +401,12 @@ fn copy_page(ctx: &DataCtx<'_>, desc: &Desc, page: u64, from: usize, dst: &mut [
 
 #[cold]
 fn copy_locked(ctx: &DataCtx<'_>, desc: &Desc, page: u64, src: *const u8, dst: &mut [u8]) -> bool {
-    let guard = desc.lock();
-    let ours = desc.is(ctx.ino, page);
-    if ours {
-        // SAFETY: as in `copy_page`; the page is locked.
-        unsafe { copy_racy(src, dst.as_mut_ptr(), dst.len()) };
-        desc.touch();
-    }
+    let Some(guard) = desc.lock_as(ctx.ino, page) else { return false };
+    // SAFETY: as in `copy_page`; the page is locked.
+    unsafe { copy_racy(src, dst.as_mut_ptr(), dst.len()) };
+    desc.touch();
     guard.unchanged();
-    ours
+    true
 }
 
 /// Returns whether a part of a page is zeros; the caller has its lock.

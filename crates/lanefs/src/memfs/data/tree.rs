@@ -237,12 +237,11 @@ impl FileData {
     /// else holds it.
     pub(super) fn lock_page<'g>(&self, ino: Ino, page: u64, pin: &'g Guard) -> Option<PageGuard<'g>> {
         loop {
-            let guard = self.find(page, pin)?.lock();
-            if guard.desc().is(ino, page) {
-                return Some(guard);
+            let found = self.find(page, pin)?.lock_as(ino, page);
+            if found.is_some() {
+                return found;
             }
             // Detached, and perhaps reused, while we waited: look again.
-            guard.unchanged();
         }
     }
 
@@ -322,7 +321,7 @@ impl FileData {
                     if let Some(other) = zero.take() {
                         other.unchanged();
                     }
-                    zero = Some(desc.lock());
+                    zero = desc.lock_as(ctx.ino, 0);
                     continue;
                 }
                 // If it was detached while we waited for its lock, the root is another word now,

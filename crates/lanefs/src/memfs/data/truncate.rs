@@ -322,8 +322,8 @@ impl FileData {
         let pin = epoch::pin();
         let mut counted = 0;
         let _ = self.each_page(range, false, &pin, &mut |page, desc| {
-            let guard = desc.lock();
-            if desc.is(ctx.ino, page) && guard.has(HOLE) {
+            let Some(guard) = desc.lock_as(ctx.ino, page) else { return ControlFlow::Continue(()) };
+            if guard.has(HOLE) {
                 counted += u64::from(guard.has(DIRTY));
                 guard.reset(HOLE);
             }
@@ -483,11 +483,7 @@ impl FileData {
         let (mut dirty, mut counted, mut fresh, mut under_way) = (0, 0, 0, 0);
         let (mut promised, mut lent) = (0, 0);
         let _ = self.each_page(range.clone(), false, &pin, &mut |page, desc| {
-            let guard = desc.lock();
-            if !desc.is(ctx.ino, page) {
-                guard.unchanged();
-                return ControlFlow::Continue(());
-            }
+            let Some(guard) = desc.lock_as(ctx.ino, page) else { return ControlFlow::Continue(()) };
             if guard.has(DIRTY) {
                 dirty += 1;
                 promised += u64::from(!guard.has(LENT | KEPT));

@@ -150,9 +150,9 @@ impl FileData {
         let Some(desc) = self.find(page, &pin) else { return false };
         // The descriptor comes from memory meanwhile.
         ctx.pool.prefetch(desc, from, buf.len());
-        let guard = desc.lock();
+        let Some(guard) = desc.lock_as(ctx.ino, page) else { return false };
         // The size under the page lock: see "write and truncate".
-        if !desc.is(ctx.ino, page) || !guard.has(DIRTY) || offset + buf.len() as u64 > self.size() {
+        if !guard.has(DIRTY) || offset + buf.len() as u64 > self.size() {
             guard.unchanged();
             return false;
         }

@@ -1,7 +1,7 @@
 //! Several threads on one file.
 
 use super::super::*;
-use super::fake::{NO_CUT, World};
+use super::fake::{INO, NO_CUT, World};
 use lanefs_format::Block;
 use lanefs_sync::random::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -177,12 +177,76 @@ fn appends_are_whole_and_in_a_row() {
     world.check();
 }
 
+/// Ends the other threads of a test when its own ends.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A writer found a frame as the page behind the one that it held, and waited for it; by the time
+/// that it was free it was a lower page, whose holder waited for the writer.
+#[test]
+fn nobody_waits_for_a_frame_that_is_another_page_by_now() {
+    let world = World::new(96, 1, 1 << 20);
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    let done = AtomicBool::new(false);
+    for _ in 0..8 {
+        data.write(&ctx, 0, &[1; 12 * 4096]).unwrap();
+        while world.write_back(0, 1000, true) != Some(0) {}
+        let pin = crossbeam_epoch::pin();
+        assert!(data.lock_page(INO, 9, &pin).map(|nine| super::super::tree::detach(&nine)).is_some());
+        let eleven = data.lock_page(INO, 11, &pin).unwrap();
+        let frame = eleven.desc();
+        std::thread::scope(|scope| {
+            done.store(false, Ordering::SeqCst);
+            scope.spawn(|| {
+                data.write(&world.ctx(0, 1), 10 * 4096 + 100, &[2; 4096]).unwrap();
+                done.store(true, Ordering::SeqCst);
+            });
+            let ten = data.find(10, &pin).unwrap();
+            while ten.begin_read().is_some() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            super::super::tree::detach(&eleven);
+            drop(eleven);
+            // Mostly before the writer, which has to wake first.
+            let Some(nine) = frame.try_lock() else { return };
+            if data.attach(&ctx, 9, &nine, false, None).is_err() {
+                return;
+            }
+            let end = Instant::now() + Duration::from_secs(20);
+            while !done.load(Ordering::SeqCst) {
+                if Instant::now() > end {
+                    drop(nine); // or the test would not end either
+                    panic!("a writer waits for page 9, and holds page 10");
+                }
+                std::thread::yield_now();
+            }
+        });
+    }
+}
+
 #[test]
 fn truncate_races_with_everything() {
+    race_with_truncate(RUN * 2);
+}
+
+/// For a long time: the first pages of a file are where most meets.
+#[test]
+#[ignore = "takes ten minutes"]
+fn truncate_races_with_everything_for_long() {
+    (0..12_000).for_each(|_| race_with_truncate(RUN / 10));
+}
+
+fn race_with_truncate(time: Duration) {
     let world = World::new(96, 1, 1 << 20);
     let data = &world.files[0];
     let stop = AtomicBool::new(false);
-    let end = Instant::now() + RUN * 2;
+    let end = Instant::now() + time;
     std::thread::scope(|scope| {
         for t in 0..2usize {
             let (world, stop) = (&world, &stop);
@@ -197,6 +261,8 @@ fn truncate_races_with_everything() {
             });
         }
         scope.spawn(|| {
+            // Also where it fails.
+            let _stops = Stops(&stop);
             let ctx = world.ctx(0, 7);
             let mut i = 0;
             while Instant::now() < end {
@@ -206,7 +272,6 @@ fn truncate_races_with_everything() {
                     data.punch_hole(&ctx, i * 3301 % 100_000, 10_000, None).unwrap();
                 }
             }
-            stop.store(true, Ordering::Relaxed);
         });
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
