@@ -60,6 +60,9 @@ pub struct MountOptions {
     /// Files made and removed in one epoch that a lane ends together; 0 for the default (128). Few
     /// of them reach more of what may go wrong, as checkers want it.
     pub end_together: usize,
+    /// Frames for pages, 16 at the least; 0 for what `cache_size` has. With few of them pages are
+    /// let go of in the middle of calls, as checkers want it.
+    pub frames: usize,
     /// The source of timestamps; `None` for the best clock of this machine. Correctness does not
     /// depend on it.
     pub clock: Option<Arc<Clock>>,
@@ -85,6 +88,7 @@ impl Default for MountOptions {
             threads: 0,
             commit_part: 0,
             end_together: 0,
+            frames: 0,
             clock: None,
             at_rest: None,
         }

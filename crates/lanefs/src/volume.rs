@@ -90,7 +90,11 @@ impl Volume {
             },
         )?;
         let info = store.info();
-        let memfs = MemFs::new(lanes, cache / 2, info.hash_key)?;
+        let pages = match options.frames {
+            0 => cache / 2,
+            n => (n * lanefs_format::BLOCK_SIZE) as u64,
+        };
+        let memfs = MemFs::new(lanes, pages, info.hash_key)?;
         let journal = Journal::new(LaneIds::new(lanes), &info, &options);
         let budget = Budget::new(store.space().total, cache / 16 * 5);
         let core = Core::new(store, options, memfs, journal, budget);

@@ -127,6 +127,8 @@ pub enum Fault {
     GoesInUse,
     /// An answer from two names is not checked to be of one moment.
     TwoMoments,
+    /// A frame is waited for though it has become another page.
+    StaleWait,
 }
 
 impl Fault {
@@ -186,7 +188,7 @@ impl Fault {
 
     /// The faults that only threads in an order of their own show: a matter of schedules, not of
     /// crashes.
-    pub const OF_THREADS: [Fault; 2] = [Fault::MarkAfterNames, Fault::TwoMoments];
+    pub const OF_THREADS: [Fault; 3] = [Fault::MarkAfterNames, Fault::TwoMoments, Fault::StaleWait];
 }
 
 std::thread_local! {

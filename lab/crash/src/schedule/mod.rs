@@ -13,10 +13,15 @@
 //!    they were answered, and the tree at the end, must be what some order of the calls gives that
 //!    keeps each thread's own and that of calls that did not overlap (`together`). Then `sync`,
 //!    power loss, recovery: the same tree.
+//! 3. *One file*: the threads write, read, cut and punch the same few pages of one file, in memory
+//!    for fewer pages than they touch. What was read, and the content at the end, must be what
+//!    calls that did not overlap leave to choose from (`one_file`). Then `sync`, power loss,
+//!    recovery: the same content.
 //!
 //! A schedule follows from its seed: as the first of a process it repeats exactly, behind others
 //! nearly always (docs/TESTING.md).
 
+mod one_file;
 mod slow;
 mod together;
 pub mod turn;
@@ -82,6 +87,22 @@ fn size_of(seed: u64) -> usize {
     Rng::new(seed ^ 0x512e).below(SIZES.len() as u64) as usize
 }
 
+/// What the threads of a schedule do. See the head of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Apart,
+    Together,
+    OneFile,
+}
+
+fn kind_of(seed: u64) -> Kind {
+    match Rng::new(seed ^ 0x6b1d).below(6) {
+        0..3 => Kind::Apart,
+        3..5 => Kind::Together,
+        _ => Kind::OneFile,
+    }
+}
+
 /// A closed volume with a directory for each thread, made once for each size.
 fn base(size: usize) -> Result<Image, Violation> {
     static MADE: [OnceLock<Result<Image, Violation>>; SIZES.len()] = [const { OnceLock::new() }; SIZES.len()];
@@ -117,12 +138,18 @@ pub fn run(seed: u64) -> Outcome {
     let mut counts = Counts::default();
     let (mut crashes, mut mlogs, mut late, mut overtaken) = (0, 0, 0, 0);
     let done = guarded(|| {
-        let live = open(&system(seed), size_of(seed), seed)?;
+        let kind = kind_of(seed);
+        let (mut system, mut size) = (system(seed), size_of(seed));
+        if kind == Kind::OneFile {
+            system.mount.frames = one_file::frames(seed);
+            size = SIZES.len() - 1;
+        }
+        let live = open(&system, size, seed)?;
         mlogs = live.volume.info().mlogs;
-        let done = if seed % 3 == 2 {
-            together::run(seed, &live, &mut counts, &mut crashes)
-        } else {
-            apart(seed, &live, &mut counts, &mut crashes)
+        let done = match kind {
+            Kind::Apart => apart(seed, &live, &mut counts, &mut crashes),
+            Kind::Together => together::run(seed, &live, &mut counts, &mut crashes),
+            Kind::OneFile => one_file::run(seed, &live, &mut counts, &mut crashes),
         };
         late = live.slow.late();
         overtaken = slow::overtaken(&live.recorder.log(), live.start);

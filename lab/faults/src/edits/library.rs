@@ -59,6 +59,12 @@ Some(Orphan",
         to: "if moment.is_some_and(|m| m.holds()) || $PLANTED {",
     },
     Edit {
+        fault: Fault::StaleWait,
+        file: "crates/lanefs/src/memfs/data/frame.rs",
+        from: "if !self.seq.lock_while(|| self.is(ino, page)) {",
+        to: "if !self.seq.lock_while(|| $PLANTED || self.is(ino, page)) {",
+    },
+    Edit {
         fault: Fault::SplitRename,
         file: OPS_RENAME,
         from: "op.append(v, &effects);",

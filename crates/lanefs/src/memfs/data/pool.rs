@@ -30,7 +30,7 @@ pub use throttle::Writeback;
 /// Frames of one huge page: the unit the arena is aligned to.
 const CHUNK: usize = 2 << 20;
 /// The fewest frames a pool works with.
-const MIN_FRAMES: usize = 64;
+const MIN_FRAMES: usize = 16;
 /// The most free frames a lane keeps for itself.
 const LANE_CACHE: usize = 64;
 /// Who takes or gives so many frames at once passes the lane's cache by.
