@@ -8,6 +8,7 @@ mod deb;
 mod demo;
 mod faults;
 mod guest;
+mod jitter;
 mod killtest;
 mod lab;
 mod measure;
@@ -47,6 +48,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   measure [--quick] [NAME..]   the figures that stand in docs/reports
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
   guest   `lanefs bench guest` with Debian's kernel, emulated: F2FS and the others take part
+  jitter [FILTER..]   the threaded tests with pauses before locks, fences and sequence words
   rocksdb-plugin --out DIR [--debug] [--rocksdb PREFIX]   lib/librocksdb_lanefs.so and include/lanefs_rocksdb.h below DIR
   tsan [FILTER..]   the threaded tests under ThreadSanitizer
   virtiofs [--rounds N] [work] [times] [kill]   a volume in a virtual machine: the guest's kernel at work, times beside ext4, kill -9 of the back end and of the machine
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         ["killtest-writer", ref rest @ ..] => killtest::writer::main(rest),
         ["measure", ref rest @ ..] => measure::main(rest),
         ["guest"] => guest::main(),
+        ["jitter", ref rest @ ..] => jitter::main(rest),
         ["fsx", ref rest @ ..] => programs::fsx::main(rest),
         ["rocksdb-plugin", ref rest @ ..] => rocksdb::main(rest),
         ["tsan", ref rest @ ..] => tsan::main(rest),

@@ -6,6 +6,9 @@
 //! them runs at a time, so what they do follows from the scheduler's choices alone, and can be
 //! repeated. All other threads, and every program without the feature `schedule`, wait and spin as
 //! always.
+//!
+//! With the feature `jitter` every thread pauses for a random moment at some of its steps: tests
+//! with real threads then meet orders that they seldom take by themselves.
 
 use std::time::Duration;
 
@@ -42,6 +45,31 @@ pub fn step() {
     #[cfg(feature = "schedule")]
     if let Some(h) = hooks() {
         (h.step)();
+    }
+    #[cfg(feature = "jitter")]
+    jitter();
+}
+
+/// Pauses: mostly not at all, sometimes for some instructions or until others have had the
+/// processor, seldom for up to 128 us.
+#[cfg(feature = "jitter")]
+fn jitter() {
+    use crate::random::Rng;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static THREADS: AtomicU64 = AtomicU64::new(1);
+    std::thread_local! {
+        // Relaxed: each thread gets a number of its own, whichever.
+        static RNG: std::cell::RefCell<Rng> =
+            std::cell::RefCell::new(Rng::new(THREADS.fetch_add(1, Ordering::Relaxed)));
+    }
+    // A thread that is being torn down goes on at once.
+    let drawn = RNG.try_with(|rng| rng.borrow_mut().bits()).unwrap_or(u64::MAX);
+    let long = drawn >> 40;
+    match drawn % 128 {
+        0 => std::thread::sleep(Duration::from_micros(long % 128)),
+        1..4 => std::thread::yield_now(),
+        4..12 => (0..long % 1024).for_each(|_| std::hint::spin_loop()),
+        _ => {}
     }
 }
 
