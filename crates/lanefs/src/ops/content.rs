@@ -297,19 +297,19 @@ pub(crate) fn allocate(
     core.store.watch_nodes()?;
     let ctx = page_store::data_ctx_of(core, inode, writer.claimant);
     let cut = Cut { size: None, time: None, attrs: &|| inode.attrs() };
+    let dirtied = || core.journal.dirty_inode(inode, DATASYNC);
     let done = match mode & !libc::FALLOC_FL_KEEP_SIZE {
-        0 => with_pages_written(core, || data.allocate(&ctx, offset, len, keep, &cut)),
+        0 => with_pages_written(core, || data.allocate(&ctx, offset, len, keep, &cut, &dirtied)),
         libc::FALLOC_FL_PUNCH_HOLE if keep => {
             with_pages_written(core, || data.punch_hole(&ctx, offset, len, Some(&cut)))
         }
         libc::FALLOC_FL_ZERO_RANGE => {
-            with_pages_written(core, || data.zero_range(&ctx, offset, len, keep, &cut))
+            with_pages_written(core, || data.zero_range(&ctx, offset, len, keep, &cut, &dirtied))
         }
         _ => return posix(libc::EOPNOTSUPP),
     };
     if done.is_err() {
-        // Some pages may be dirty.
-        core.journal.dirty_inode(inode, DATASYNC);
+        dirtied(); // some pages may be
     }
     done?;
     if writer.keeps_times {

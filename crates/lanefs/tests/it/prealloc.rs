@@ -297,3 +297,33 @@ fn what_is_being_written_is_left_alone_by_who_preallocates_far_apart() {
     f.read_exact_at(&mut is, 6 * GIB).unwrap();
     assert_eq!(is[..], [[7; 4096], [0; 4096]].concat());
 }
+
+/// What is written with zeros for want of a range may be more than memory takes. Nobody knew that
+/// the file was dirty before the call was done, so nobody wrote it back: each page waited for two
+/// seconds, and so did everybody who wrote anything.
+#[test]
+fn more_is_preallocated_far_apart_than_memory_takes() {
+    const GIB: u64 = 1 << 30;
+    const PAGES: u64 = 1024;
+    let d: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+    Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
+    let options = MountOptions { frames: 64, ..MountOptions::default() };
+    let fs = Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
+    for mode in [0, libc::FALLOC_FL_ZERO_RANGE] {
+        let f = fs.open("/f", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+        f.set_len(8 * GIB).unwrap();
+        f.allocate(0, 0, PAGE).unwrap();
+        f.allocate(0, 3 * GIB, PAGE).unwrap();
+        f.write_all_at(&[7; 4096], 6 * GIB).unwrap();
+        fs.volume().sync().unwrap();
+        let begun = std::time::Instant::now();
+        f.allocate(mode, 6 * GIB, PAGES * PAGE).unwrap();
+        // Two seconds for each page would be half an hour.
+        assert!(begun.elapsed().as_secs() < 200, "each page waits");
+        assert_eq!(f.stat().unwrap().blocks, (2 + PAGES) * 8);
+        let mut is = [1; 4096];
+        f.read_exact_at(&mut is, 6 * GIB).unwrap();
+        assert_eq!(is, [if mode == 0 { 7 } else { 0 }; 4096]);
+        fs.unlink("/f").unwrap();
+    }
+}

@@ -197,7 +197,7 @@ impl FileData {
 
     /// Makes a range read as zeros, extending the file unless `keep_size`. Whole pages become
     /// preallocated ones without content. ENOSPC before anything is changed, unless others take
-    /// what it gives back meanwhile.
+    /// what it gives back meanwhile. `dirtied` as for [`FileData::allocate`].
     pub fn zero_range(
         &self,
         ctx: &DataCtx<'_>,
@@ -205,27 +205,34 @@ impl FileData {
         len: u64,
         keep_size: bool,
         cut: &Cut<'_>,
+        dirtied: &dyn Fn(),
     ) -> Result<()> {
         let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
         let pages = page_at(offset)..pages_of(end);
         if self.is_apart(ctx, &pages, end, keep_size)? {
-            self.allocate_apart(ctx, pages.clone(), offset, len)?;
+            self.allocate_apart(ctx, pages.clone(), offset, len, dirtied)?;
             return pages.into_iter().try_for_each(|page| {
                 let at = page * PAGE as u64;
                 let (from, to) = (offset.saturating_sub(at), (end - at).min(PAGE as u64));
-                self.zero_part(ctx, page, from as usize, to as usize)
+                self.zero_part(ctx, page, from as usize, to as usize)?;
+                dirtied();
+                Ok(())
             });
         }
         // Before anything is lost: where there is no space for it nothing is changed.
-        self.allocate(ctx, offset, len, true, cut)?;
+        self.allocate(ctx, offset, len, true, cut, dirtied)?;
         self.punch_hole(ctx, offset, len, Some(cut))?;
         // As on other file systems the space stays the file's.
-        self.allocate(ctx, offset, len, keep_size, cut)
+        self.allocate(ctx, offset, len, keep_size, cut, dirtied)
     }
 
     /// Preallocates: keeps space for all of the range until it is written or becomes a hole, and
     /// extends the file unless `keep_size`. ENOSPC if there is not as much. On a volume that cannot
     /// keep it, only looks whether there is space at this moment.
+    ///
+    /// `dirtied` is called behind each page that may have become dirty on the way, without a lock:
+    /// they may be more than all that memory takes, and pages of a file that nobody knows to be
+    /// dirty are not written back.
     pub fn allocate(
         &self,
         ctx: &DataCtx<'_>,
@@ -233,11 +240,12 @@ impl FileData {
         len: u64,
         keep_size: bool,
         cut: &Cut<'_>,
+        dirtied: &dyn Fn(),
     ) -> Result<()> {
         let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
         let pages = page_at(offset)..pages_of(end);
         if self.is_apart(ctx, &pages, end, keep_size)? {
-            return self.allocate_apart(ctx, pages, offset, len);
+            return self.allocate_apart(ctx, pages, offset, len, dirtied);
         }
         {
             // No page is on its way to the store, which would count it again; and none goes.
@@ -276,7 +284,14 @@ impl FileData {
     /// Gives pages their space by writing zeros where they are holes, and extends the file to the
     /// end of the range. ENOSPC before anything is changed, unless others take what there is
     /// meanwhile.
-    fn allocate_apart(&self, ctx: &DataCtx<'_>, pages: Range<u64>, offset: u64, len: u64) -> Result<()> {
+    fn allocate_apart(
+        &self,
+        ctx: &DataCtx<'_>,
+        pages: Range<u64>,
+        offset: u64,
+        len: u64,
+        dirtied: &dyn Fn(),
+    ) -> Result<()> {
         debug_assert!(pages.start < pages.end && pages.end - pages.start <= APART_MOST, "{pages:?}");
         let missing = (pages.end - pages.start).saturating_sub(ctx.store.space_in(ctx.ino, pages.clone())?);
         if !ctx.store.reserve(ctx.lane, missing) {
@@ -286,6 +301,7 @@ impl FileData {
         self.extend(ctx, offset, len)?;
         for page in pages {
             self.fill_hole(ctx, page)?;
+            dirtied();
         }
         Ok(())
     }

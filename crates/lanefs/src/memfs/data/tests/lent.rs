@@ -115,7 +115,7 @@ fn a_preallocated_page_takes_the_block_that_is_kept_for_it() {
     for keep_size in [true, false] {
         let world = World::new(64, 1, 40);
         let (file, ctx) = (&world.files[0], world.ctx(0, 0));
-        file.allocate(&ctx, 0, PAGES * 4096, keep_size, &NO_CUT).unwrap();
+        file.allocate(&ctx, 0, PAGES * 4096, keep_size, &NO_CUT, &|| {}).unwrap();
         assert_eq!(world.store.free.load(SeqCst), 40 - PAGES as i64);
         file.write(&ctx, 0, &vec![1; 4 * 4096]).unwrap();
         assert_eq!(kept(&world), (0, 4), "as a whole, {keep_size}");
@@ -144,7 +144,7 @@ fn a_preallocated_page_takes_the_block_that_is_kept_for_it() {
 fn what_was_preallocated_is_written_on_a_full_volume() {
     let world = World::new(64, 1, PAGES as i64 + 1);
     let (file, ctx) = (&world.files[0], world.ctx(0, 0));
-    file.allocate(&ctx, 0, PAGES * 4096, false, &NO_CUT).unwrap();
+    file.allocate(&ctx, 0, PAGES * 4096, false, &NO_CUT, &|| {}).unwrap();
     world.store.free.store(0, SeqCst);
     file.write(&ctx, 0, &vec![1; PAGES as usize * 4096]).unwrap();
     assert_eq!(kept(&world), (0, PAGES as usize));

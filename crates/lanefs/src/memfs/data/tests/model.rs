@@ -82,7 +82,7 @@ fn run(seed: u64, steps: usize, span: u64, frames: usize) {
             }
             16 => {
                 let keep = rng.below(2) == 0;
-                data.zero_range(&ctx, at, len, keep, &NO_CUT).unwrap();
+                data.zero_range(&ctx, at, len, keep, &NO_CUT, &|| {}).unwrap();
                 let end = (at + len) as usize;
                 if !keep && model.len() < end {
                     model.resize(end, 0);
@@ -93,7 +93,7 @@ fn run(seed: u64, steps: usize, span: u64, frames: usize) {
             }
             17 => {
                 let keep = rng.below(3) == 0;
-                data.allocate(&ctx, at, len, keep, &NO_CUT).unwrap();
+                data.allocate(&ctx, at, len, keep, &NO_CUT, &|| {}).unwrap();
                 let pages = at / 4096..(at + len).div_ceil(4096);
                 let space = world.store.space_in(INO, pages.clone()).unwrap();
                 assert_eq!(space, pages.end - pages.start);

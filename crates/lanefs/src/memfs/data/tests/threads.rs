@@ -358,7 +358,7 @@ fn no_write_is_lost() {
                 world.pool.evict(9, 5);
                 // Takes nothing of anybody, but goes through all the motions.
                 data.punch_hole(&ctx, (PAGES + 5) * 4096, 1 << 20, None).unwrap();
-                data.allocate(&ctx, 0, PAGES * 4096, false, &NO_CUT).unwrap();
+                data.allocate(&ctx, 0, PAGES * 4096, false, &NO_CUT, &|| {}).unwrap();
             }
         });
     });
