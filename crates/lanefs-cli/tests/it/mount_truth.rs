@@ -32,6 +32,7 @@ on_each_transport! {
     a_signal_loses_nothing_of_a_busy_mount,
     what_lies_on_top_of_a_mount_is_left_alone,
     a_range_that_was_synced_is_there_and_no_byte_is_wrong,
+    a_copy_takes_nothing_that_is_stored_beside_it_by_a_map,
 }
 
 const PAGE: usize = 4096;
@@ -978,4 +979,42 @@ fn a_range_that_was_synced_is_there_and_no_byte_is_wrong() {
     for (i, page) in seen.chunks(PAGE).enumerate() {
         assert!(page == &written[i * PAGE..][..PAGE] || page.iter().all(|b| *b == 0), "page {i}");
     }
+}
+
+/// The kernel drops the pages that were copied to, also those of which a part was.
+fn a_copy_takes_nothing_that_is_stored_beside_it_by_a_map() {
+    const PROGRAM: &str = "
+import mmap, os, signal
+def new(name, size):
+    f = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.pwrite(f, bytes(size), 0)
+    return f
+f, g = new('f', 12288), new('g', 8192)
+copier = os.fork()
+if copier == 0:
+    while True:
+        os.copy_file_range(g, f, 1000, 0, 2000)
+        os.copy_file_range(g, f, 5000, 0, 4096)
+try:
+    m = mmap.mmap(f, 12288)
+    for i in range(30000):
+        for at in (0, 3000, 10000):
+            m[at:at + 8] = i.to_bytes(8, 'little')
+        for at in (0, 3000, 10000):
+            found = int.from_bytes(os.pread(f, 8, at), 'little')
+            assert found == i, f'{found} at {at} instead of {i}'
+finally:
+    os.kill(copier, signal.SIGKILL)
+    os.waitpid(copier, 0)
+# What has whole pages, or ends with the file, is copied as ever.
+h = new('h', 0)
+os.pwrite(g, b'x' * 8000, 0)
+assert os.copy_file_range(g, h, 7000, 0, 0) == 7000
+done = 0
+while done < 6000:
+    done += os.copy_file_range(g, h, 6000 - done, done, 123 + done)
+assert os.pread(h, 9000, 0) == b'x' * 7000
+";
+    let m = Mount::new(&[]);
+    run_command(Command::new("python3").args(["-c", PROGRAM]).current_dir(m.path("."))).ok();
 }

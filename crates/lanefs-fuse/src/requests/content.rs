@@ -380,11 +380,34 @@ pub(super) fn copy_file_range(adaptor: &Adaptor, req: &Request<'_>, reply: &mut 
         }
         len = len.min(adaptor.volume.free_now()?.max(4096));
     }
+    len = len.min(from.stat()?.size.saturating_sub(from_offset));
+    if len > 0 {
+        len = whole_pages(to_offset, len, to.stat()?.size)?;
+    }
     let copy = if adaptor.writeback { File::copy_range_back_to } else { File::copy_range_to };
     let n = copy(&from, from_offset, &to, to_offset, len)?;
     debug_assert!(n <= len, "more was copied than was asked for");
     reply.u32(u32::try_from(n).map_err(|_| Errno(libc::EOVERFLOW))?)?;
     reply.u32(0)
+}
+
+/// Returns how much of a range of `len` bytes at `offset` is copied into a file of `size` bytes:
+/// the pages that it has as a whole, or to the end of the file. EOPNOTSUPP if there is none, or
+/// the first is one in part.
+///
+/// The kernel drops the pages that were copied to from its cache, those in part as well, and with
+/// them what was stored beside by a shared map since it wrote them back (fuse_copy_file_range says
+/// so of itself). Where this says that it cannot copy, the kernel does, in its cache.
+fn whole_pages(offset: u64, len: u64, size: u64) -> Wire<u64> {
+    const PAGE: u64 = 4096;
+    debug_assert!(len > 0, "nothing is copied");
+    let end = offset.saturating_add(len);
+    let rest = if end < size { end % PAGE } else { 0 };
+    match len.saturating_sub(rest) {
+        1.. if !offset.is_multiple_of(PAGE) => Err(Errno(libc::EOPNOTSUPP)),
+        0 => Err(Errno(libc::EOPNOTSUPP)),
+        len => Ok(len),
+    }
 }
 
 /// Writes as much as can be written. Returns how much that was, and the error that kept the rest.
