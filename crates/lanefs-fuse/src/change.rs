@@ -157,13 +157,9 @@ pub(crate) fn device(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<V
     debug_assert!(request.len() <= DEVICE_SIZE, "{} bytes were given", request.len());
     let done = DeviceChange::decode(request)?.make(volume);
     Some(match done {
-        // Of these the message is what whoever asked needs.
-        Err(Error::Store(e @ (StoreError::TooSmall(_) | StoreError::InUse { .. }))) => {
-            answer(Err(Error::Store(StoreError::Invalid(e.to_string()))))
-        }
-        Err(Error::Store(
-            e @ (StoreError::NotOpened { .. } | StoreError::NoImage { .. } | StoreError::NoSpace),
-        )) => answer(Err(Error::Store(StoreError::Invalid(e.to_string())))),
+        // The message is what whoever asked needs: it names the device that failed, which is not
+        // always one of the volume.
+        Err(Error::Store(e)) => answer(Err(Error::Store(StoreError::Invalid(e.to_string())))),
         done => answer(done),
     })
 }
