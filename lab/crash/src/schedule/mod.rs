@@ -253,6 +253,48 @@ fn apart(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64) -> Resu
     Ok(())
 }
 
+/// Has a thread for each list of calls make these in turn, with what `start` gives it, beside one
+/// that does rounds of background work. Returns what `make` did of each.
+fn in_turns<C: Sync, T, M: Send>(
+    seed: u64,
+    live: &Live,
+    work: &[Vec<C>],
+    rounds: u64,
+    counts: &mut Counts,
+    start: impl Fn() -> T + Sync,
+    make: impl Fn(&mut T, &C) -> Result<M, Violation> + Sync,
+) -> Result<Vec<Vec<M>>, Violation> {
+    let n = work.len();
+    let turn = Turn::new(seed, n + 1);
+    let running = AtomicUsize::new(n);
+    let made = std::thread::scope(|s| {
+        let (turn, running, start, make) = (&turn, &running, &start, &make);
+        let threads: Vec<_> = work
+            .iter()
+            .enumerate()
+            .map(|(me, calls)| {
+                s.spawn(move || {
+                    let mut with = start();
+                    turn.run(me, || {
+                        let made = calls.iter().map(|call| make(&mut with, call));
+                        let made = made.collect::<Result<Vec<M>, Violation>>();
+                        // Relaxed: one thread runs at a time.
+                        running.fetch_sub(1, Ordering::Relaxed);
+                        made
+                    })
+                })
+            })
+            .collect();
+        let rest = s.spawn(move || turn.run(n, || maintain(&live.volume, running, rounds)));
+        let lost = |_| broken("panic", "a thread died".into());
+        let made = threads.into_iter().map(|t| t.join().map_err(lost)?).collect::<Result<Vec<_>, _>>();
+        rest.join().map_err(lost)??;
+        made
+    })?;
+    *counts = turn.counts();
+    Ok(made)
+}
+
 /// Does what the background thread would do, and now and then a checkpoint.
 fn maintain(volume: &Volume, running: &AtomicUsize, rounds: u64) -> Result<(), Violation> {
     for round in 0..rounds {

@@ -17,9 +17,10 @@ use std::ops::Range;
 /// many a write of three pages is written at once.
 const FEW: usize = 16;
 const MANY: usize = 64;
-/// Pages of the file that is read along, which has others let go of.
-const ALONG: u64 = 32;
+/// Pages of the file that is read along, which has others let go of: more than there are frames.
+const ALONG: u64 = 96;
 const UNIT: u64 = 512;
+const _: () = assert!(FEW < MANY && MANY < ALONG as usize, "no page is let go of");
 /// Units of the file at first.
 const UNITS: u64 = 12 * 8;
 /// The byte that the file is made of at first.
@@ -176,39 +177,22 @@ pub(super) fn run(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64
     live.volume.sync().map_err(fail)?;
     let open = |name: &str| fs.open(name, OpenOptions::new().read(true).write(true)).map_err(fail);
     let (file, along) = (open("/file")?, open("/along")?);
-    let turn = Turn::new(seed, n + 1);
-    let running = AtomicUsize::new(n);
-    let made = std::thread::scope(|s| {
-        let threads: Vec<_> = work
-            .iter()
-            .enumerate()
-            .map(|(me, calls)| {
-                let (turn, running, file, along) = (&turn, &running, &file, &along);
-                s.spawn(move || {
-                    turn.run(me, || {
-                        let made = calls.iter().map(|call| {
-                            let called = live.recorder.mark("");
-                            let read = make(file, along, call)?;
-                            let answered = live.recorder.mark("");
-                            Ok(Made { call: call.clone(), called, answered, read })
-                        });
-                        let made = made.collect::<Result<Vec<_>, Violation>>();
-                        // Relaxed: one thread runs at a time.
-                        running.fetch_sub(1, Ordering::Relaxed);
-                        made
-                    })
-                })
-            })
-            .collect();
-        let (turn, running) = (&turn, &running);
-        let rounds = rng.below(5);
-        let rest = s.spawn(move || turn.run(n, || maintain(&live.volume, running, rounds)));
-        let lost = |_| broken("panic", "a thread died".into());
-        let made = threads.into_iter().map(|t| t.join().map_err(lost)?).collect::<Result<Vec<_>, _>>();
-        rest.join().map_err(lost)??;
-        Ok(made?.into_iter().flatten().collect::<Vec<Made>>())
-    })?;
-    *counts = turn.counts();
+    let rounds = rng.below(5);
+    let made = in_turns(
+        seed,
+        live,
+        &work,
+        rounds,
+        counts,
+        || (),
+        |(), call| {
+            let called = live.recorder.mark("");
+            let read = make(&file, &along, call)?;
+            let answered = live.recorder.mark("");
+            Ok(Made { call: call.clone(), called, answered, read })
+        },
+    )?;
+    let made: Vec<Made> = made.into_iter().flatten().collect();
     let end = read(&file, &(0..2 * UNITS)).map_err(fail)??;
     judge(&made, &end, cuts, frames(seed) == MANY)?;
     live.volume.sync().map_err(fail)?;

@@ -123,42 +123,16 @@ pub(super) fn run(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64
             must(&mut main, op)?;
         }
     }
-    let turn = Turn::new(seed, n + 1);
-    let running = AtomicUsize::new(n);
-    let made: Vec<Vec<Made>> = std::thread::scope(|s| {
-        let threads: Vec<_> = work
-            .iter()
-            .enumerate()
-            .map(|(me, ops)| {
-                let (turn, running) = (&turn, &running);
-                s.spawn(move || {
-                    let mut t = VolumeTarget::new(live.volume.clone(), None);
-                    turn.run(me, || {
-                        let made = ops.iter().map(|op| {
-                            let called = live.recorder.mark("");
-                            let answer = t.call(Who::Root, op);
-                            let answered = live.recorder.mark("");
-                            judge_listing(&answer)?;
-                            let (done, mode) = gist(&answer);
-                            Ok(Made { op: op.clone(), called, answered, done, mode })
-                        });
-                        let made = made.collect::<Result<Vec<_>, Violation>>();
-                        // Relaxed: one thread runs at a time.
-                        running.fetch_sub(1, Ordering::Relaxed);
-                        made
-                    })
-                })
-            })
-            .collect();
-        let (turn, running) = (&turn, &running);
-        let rounds = rng.below(3);
-        let rest = s.spawn(move || turn.run(n, || maintain(&live.volume, running, rounds)));
-        let lost = |_| broken("panic", "a thread died".into());
-        let made = threads.into_iter().map(|t| t.join().map_err(lost)?).collect::<Result<Vec<_>, _>>();
-        rest.join().map_err(lost)??;
-        made
+    let rounds = rng.below(3);
+    let start = || VolumeTarget::new(live.volume.clone(), None);
+    let made = in_turns(seed, live, &work, rounds, counts, start, |t, op| {
+        let called = live.recorder.mark("");
+        let answer = t.call(Who::Root, op);
+        let answered = live.recorder.mark("");
+        judge_listing(&answer)?;
+        let (done, mode) = gist(&answer);
+        Ok(Made { op: op.clone(), called, answered, done, mode })
     })?;
-    *counts = turn.counts();
     let seen = tree(top, &mut |op| main.call(Who::Root, &op))?;
     let mut at = vec![0; n];
     if !explained(&model, &made, &mut at, (top, &seen)) && !made.iter().flatten().any(|m| moved(m, &made)) {
