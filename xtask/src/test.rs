@@ -22,7 +22,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("/usr/include/rocksdb/file_system.h", "librocksdb-dev"),
 ];
 
-/// Several times as long as the tests take.
+/// More than twice what the tests take on a busy machine.
 const TESTS_END: Duration = Duration::from_secs(40 * 60);
 
 /// The function of one step.

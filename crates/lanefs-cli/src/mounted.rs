@@ -1,7 +1,7 @@
 //! Volumes that are mounted: asking their mounts, and waiting for those that are about to be
 //! closed.
 
-use crate::failure::{About as _, Failure};
+use crate::failure::{About as _, Failure, without_numbers};
 use crate::{mountinfo, names};
 use lanefs::Grown;
 use lanefs_format::superblock::UnverifiedSuperblock;
@@ -205,7 +205,7 @@ fn change_by(dir: &Path, command: u32, argument: &mut [u8]) -> Result<Grown, Fai
     }
     match lanefs_fuse::change::decode(argument) {
         Some(Ok(done)) => Ok(done),
-        Some(Err(why)) => Err(Failure::new(why)),
+        Some(Err(why)) => Err(Failure::new(without_numbers(&why))),
         None => Err(refused("the mount gave no answer")),
     }
 }

@@ -13,7 +13,6 @@
 //!    a value after 2^30 writes; a reader does not sleep that long.
 //! 5. Who has slept locks with bit 1 set, since others may still sleep (as in `raw_lock`), so no
 //!    wake is lost.
-//!
 //! 6. Who waits only as long as something holds that a holder may change ([`SeqWord::lock_while`])
 //!    looks at that again before each sleep, and sleeps a moment at most: the holders that change
 //!    it wake one sleeper, as all do, and not each. Who goes away after a sleep wakes another, for

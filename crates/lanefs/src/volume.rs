@@ -92,7 +92,7 @@ impl Volume {
         let info = store.info();
         let pages = match options.frames {
             0 => cache / 2,
-            n => (n * lanefs_format::BLOCK_SIZE) as u64,
+            n => (n as u64).saturating_mul(lanefs_format::BLOCK_SIZE as u64),
         };
         let memfs = MemFs::new(lanes, pages, info.hash_key)?;
         let journal = Journal::new(LaneIds::new(lanes), &info, &options);

@@ -399,15 +399,11 @@ pub(super) fn copy_file_range(adaptor: &Adaptor, req: &Request<'_>, reply: &mut 
 /// them what was stored beside by a shared map since it wrote them back (fuse_copy_file_range says
 /// so of itself). Where this says that it cannot copy, the kernel does, in its cache.
 fn whole_pages(offset: u64, len: u64, size: u64) -> Wire<u64> {
-    const PAGE: u64 = 4096;
     debug_assert!(len > 0, "nothing is copied");
+    let page = rustix::param::page_size() as u64;
     let end = offset.saturating_add(len);
-    let rest = if end < size { end % PAGE } else { 0 };
-    match len.saturating_sub(rest) {
-        1.. if !offset.is_multiple_of(PAGE) => Err(Errno(libc::EOPNOTSUPP)),
-        0 => Err(Errno(libc::EOPNOTSUPP)),
-        len => Ok(len),
-    }
+    let len = len.saturating_sub(if end < size { end % page } else { 0 });
+    if len == 0 || !offset.is_multiple_of(page) { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(len) }
 }
 
 /// Writes as much as can be written. Returns how much that was, and the error that kept the rest.
