@@ -1,7 +1,7 @@
 //! The state of a mount, which all requests have in common.
 
 use crate::MountConfig;
-use crate::aside::Aside;
+use crate::aside::{self, Aside};
 use crate::blocking_hook::about_to_wait;
 use crate::closing::Closing;
 use crate::counts::Counts;
@@ -14,7 +14,7 @@ use crate::sync_errors::SyncErrors;
 use crate::translate::root;
 use crate::wire::abi::FOPEN_DIRECT_IO;
 use crate::wire::{Agreed, Device, Errno, Reply};
-use lanefs::{File, FileKind, Ino, Stat, Volume};
+use lanefs::{AwaitHandedOver, File, FileKind, Ino, Stat, Volume};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -117,6 +117,10 @@ impl Adaptor {
             true => Some(Box::new(handles.all_written())),
             false => None,
         });
+        let teller = device.clone().filter(|_| agreed.writeback);
+        volume.await_handed_over(teller.map(|device| -> AwaitHandedOver {
+            Arc::new(move |ino, ranges| aside::await_pieces(&device, ino, ranges))
+        }));
         let adaptor = Adaptor {
             reports: Reports::new(Reporter::new(volume.clone(), Arc::clone(&counts))),
             volume,
@@ -184,6 +188,7 @@ impl Adaptor {
         self.aside.stop();
         self.volume.keep_unnamed(None);
         self.volume.write_gathered(None);
+        self.volume.await_handed_over(None);
     }
 
     /// Returns the open file of a request about `ino`: that of its handle, or one that is opened

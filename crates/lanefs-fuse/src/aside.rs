@@ -33,6 +33,12 @@
 //!    caller's locks keep nobody from that, but what the request has waited for may, so nobody
 //!    waits for it.
 //!
+//! A8 *Pieces.* The kernel hands a growing file over in several requests at a time. Who makes it
+//!    durable must know whether a range that no write has reached yet is a hole, or late: the
+//!    kernel is asked to drop its pages, and has handed over what was written when it has done so.
+//!    Somebody who commits for others may ask, so each question has a thread of its own, and is
+//!    given up after [`LONGEST`]: the piece may wait for memory that the commit is to free.
+//!
 //! No signal ends such a call: it waits until the requests are served, or the connection is cut. A
 //! server that is killed in one cannot end by itself; its watchdog cuts then ([`crate::watchdog`]).
 //!
@@ -43,7 +49,7 @@
 //! thread is started where none is left (`rings`), and it makes the calls of A1, A2 and A4 to A6
 //! itself.
 
-use crate::blocking_hook::PATIENCE;
+use crate::blocking_hook::{PATIENCE, about_to_wait_for_requests};
 use crate::handles::{ASSUMED, Handles};
 use crate::renaming::{Renamed, Renaming};
 use crate::space::Space;
@@ -51,10 +57,14 @@ use crate::wire::{Caller, Device, Errno, Reply, ReplyBuffer};
 use lanefs::{File, Ino};
 use lanefs_sync::SignalsBlocked;
 use std::io;
-use std::sync::mpsc::{Sender, channel};
+use std::ops::Range;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// How long is waited for a piece of a file that grows (A8).
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// A request that is answered when pages were written back.
 pub(crate) struct Job {
@@ -187,6 +197,28 @@ fn drop_pages(device: &Device, ino: Ino, offset: u64, bytes: u32) {
         && let Err(e) = device.drop_pages(ino, offset, u64::from(bytes))
     {
         tracing::warn!("inode {}: stale pages may stay in the kernel's cache: {e}", ino.0);
+    }
+}
+
+/// Waits until the kernel has handed over what was written to these ranges of a file (A8).
+pub(crate) fn await_pieces(device: &Arc<Device>, ino: Ino, ranges: &[Range<u64>]) {
+    debug_assert!(!ranges.is_empty() && ino.0 != 0, "nothing is missing");
+    about_to_wait_for_requests();
+    let (device, ranges) = (Arc::clone(device), ranges.to_vec());
+    let (told, done) = channel::<()>();
+    let ask = move || {
+        for range in ranges {
+            if let Err(e) = device.drop_pages(ino, range.start, range.end - range.start) {
+                tracing::warn!("inode {}: whether more of it comes is not known: {e}", ino.0);
+            }
+        }
+        drop(told);
+    };
+    let blocked = SignalsBlocked::new();
+    let asks = std::thread::Builder::new().name("lanefs-pieces".into()).spawn(ask).is_ok();
+    drop(blocked);
+    if !asks || done.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
+        tracing::warn!("inode {}: what is late is taken for a hole", ino.0);
     }
 }
 

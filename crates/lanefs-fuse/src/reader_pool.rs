@@ -213,11 +213,13 @@ impl ReaderPool {
     /// Takes this thread off those that read, and calls another if that leaves too few (C2).
     fn leave(&self, wait: Wait) {
         let mut s = self.state();
-        debug_assert!(s.reading > s.called, "this thread reads, and nobody has to call it");
-        s.reading -= 1;
+        if wait != Wait::RequestsToo {
+            debug_assert!(s.reading > s.called, "this thread reads, and nobody has to call it");
+            s.reading -= 1;
+        }
         match wait {
             Wait::Device => self.call_more(s),
-            Wait::Requests => self.widen_and_call(s),
+            Wait::Requests | Wait::RequestsToo => self.widen_and_call(s),
         }
     }
 }
@@ -307,6 +309,10 @@ mod tests {
                         match waits {
                             Some(Wait::Device) => about_to_wait(),
                             Some(Wait::Requests) => about_to_wait_for_requests(),
+                            Some(Wait::RequestsToo) => {
+                                about_to_wait();
+                                about_to_wait_for_requests();
+                            }
                             None => {}
                         }
                         next = pool.done();
@@ -337,7 +343,8 @@ mod tests {
             (last, next) = readers.recv_timeout(LONG).unwrap();
             assert_eq!((next, pool.lone()), (Next::ReadAlone, 7));
             // Another comes, or a thread waits for requests: before that is answered three read.
-            last.send(if turn % 2 == 0 { (8, None) } else { (7, Some(Wait::Requests)) }).unwrap();
+            let several = [(8, None), (7, Some(Wait::Requests)), (7, Some(Wait::RequestsToo))];
+            last.send(several[turn % several.len()]).unwrap();
             three = come(3);
             assert_eq!(pool.lone(), 0);
             // The callers take turns, and each thread sees one.

@@ -259,8 +259,10 @@ impl QueueThreads {
     /// Has others serve the queue while this thread waits (T1, T2).
     fn away(self: &Arc<QueueThreads>, wait: Wait) {
         let mut count = lock(&self.count);
-        debug_assert!(count.away < count.registered, "this thread serves, and is not away yet");
-        count.away += 1;
+        if wait != Wait::RequestsToo {
+            debug_assert!(count.away < count.registered, "this thread serves, and is not away yet");
+            count.away += 1;
+        }
         if wait == Wait::Device {
             if count.away >= count.threads && count.threads < self.shared.limit {
                 count.threads += 1;

@@ -104,6 +104,7 @@ pub use lanefs_sync::clock::Clock;
 pub use lanefs_sync::{on_wait, set_patience};
 pub use metadata::{Metadata, Permissions};
 pub use options::{MountOptions, Order};
+pub use persist::AwaitHandedOver;
 pub use report::Report;
 pub use stat::{NewInodeAttrs, NodeEntry, SetAttr, SetTime, Stat, StatFs};
 pub use volume::Volume;

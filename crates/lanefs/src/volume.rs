@@ -5,7 +5,9 @@ use crate::devices;
 use crate::error::{Error, Result};
 use crate::memfs::MemFs;
 use crate::opened::{self, Opened};
-use crate::persist::{Persist, background, checkpoint, fold, free, host, service, writeback};
+use crate::persist::{
+    AwaitHandedOver, Persist, background, checkpoint, fold, free, host, service, writeback,
+};
 use crate::report::{self, Report};
 use crate::stat::StatFs;
 use crate::{CreateOptions, Cred, Fs, MountOptions};
@@ -495,6 +497,17 @@ impl Volume {
     /// caller waits. `None` ends this.
     pub fn write_gathered(&self, open: Option<Box<dyn Fn() -> Vec<Ino> + Send + Sync>>) {
         *self.0.persist.gathered.lock() = open;
+    }
+
+    /// Has whoever makes a file durable wait for writes that are still being handed over: for front
+    /// ends whose kernel hands a growing file over in several requests at a time, which end in any
+    /// order ([`crate::File::write_back_at`]). `wait` gets ranges inside the file that no write has
+    /// reached yet, and returns when all that was written to them before the call has been handed
+    /// over; what is missing of them then is a hole that was left on purpose. It is called with no
+    /// lock held, also by threads that commit for others, so it has to end; one that panics has
+    /// ended. `None`: from then on such a range is a hole 10 ms after it came.
+    pub fn await_handed_over(&self, wait: Option<AwaitHandedOver>) {
+        *self.0.persist.handed_over.lock() = wait;
     }
 
     /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls

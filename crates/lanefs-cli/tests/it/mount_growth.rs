@@ -11,6 +11,7 @@ use std::time::Duration;
 
 on_each_transport! {
     a_file_that_grows_is_found_without_holes,
+    a_piece_that_is_late_is_not_taken_for_a_hole,
     a_hole_that_was_left_on_purpose_is_found_with_what_lies_behind,
 }
 
@@ -32,16 +33,64 @@ fn grow(path: &std::path::Path, n: usize, over: &AtomicBool) {
     }
 }
 
+/// Stops a thread of a server of this test's mount; false if it has ended.
+fn stop(thread: i32) -> bool {
+    let mut status = 0;
+    // SAFETY: these calls take no pointer but that to `status`, which waitpid writes; a thread that
+    // has ended is refused.
+    unsafe {
+        libc::ptrace(libc::PTRACE_SEIZE, thread, 0, 0) == 0
+            && libc::ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0) == 0
+            && libc::waitpid(thread, &raw mut status, libc::__WALL) == thread
+    }
+}
+
+/// Holds threads of a server up, some at a time and each for a while, as a busy machine does, until
+/// it is over. Returns how many.
+fn hold_up(server: i32, over: &AtomicBool) -> usize {
+    let (mut held, mut turn) = (0, 0);
+    while !over.load(Relaxed)
+        && let Ok(tasks) = std::fs::read_dir(format!("/proc/{server}/task"))
+    {
+        turn += 1;
+        let threads = tasks.flatten().filter_map(|t| t.file_name().to_str()?.parse::<i32>().ok());
+        let stopped: Vec<i32> = threads.filter(|t| t % 3 == turn % 3 && stop(*t)).collect();
+        held += stopped.len();
+        std::thread::sleep(Duration::from_millis(20));
+        for thread in stopped {
+            // SAFETY: it takes no pointer.
+            unsafe { libc::ptrace(libc::PTRACE_DETACH, thread, 0, 0) };
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    held
+}
+
 /// The kernel hands a growing file over in several requests at a time, which end in any order, and
 /// a sync or a commit comes in between.
 fn a_file_that_grows_is_found_without_holes() {
+    files_that_grow_are_found_without_holes(6, false);
+}
+
+/// So it is when the threads that serve the requests are held up.
+fn a_piece_that_is_late_is_not_taken_for_a_hole() {
+    files_that_grow_are_found_without_holes(8, true);
+}
+
+fn files_that_grow_are_found_without_holes(turns: u64, held_up: bool) {
     let mut m = Mount::new(&[]);
-    for turn in 0..6u64 {
+    for turn in 0..turns {
         let over = AtomicBool::new(false);
         let server = Pid::from_raw(m.server_of_mount() as i32).unwrap();
         let (dir, path) = (m.dir.clone(), |n: usize| m.path(&format!("log{n}")));
         std::thread::scope(|s| {
             let (over, path, dir) = (&over, &path, &dir);
+            if held_up {
+                s.spawn(move || {
+                    let held = hold_up(server.as_raw_nonzero().get(), over);
+                    assert!(held > 0, "no thread of the server was held up");
+                });
+            }
             for n in 0..FILES {
                 s.spawn(move || grow(&path(n), n, over));
             }

@@ -77,6 +77,7 @@ use reaper::Reaper;
 use reclaim::Reclaim;
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -86,6 +87,9 @@ use unsynced::FlushQueue;
 pub(crate) type Keeper = Box<dyn Fn(Ino) -> bool + Send + Sync>;
 /// Returns inodes of a front end: see `Volume::write_gathered`.
 pub(crate) type Gathered = Box<dyn Fn() -> Vec<Ino> + Send + Sync>;
+/// Waits for what was written to ranges of a file and is still being handed over: see
+/// [`crate::Volume::await_handed_over`].
+pub type AwaitHandedOver = Arc<dyn Fn(Ino, &[Range<u64>]) + Send + Sync>;
 
 /// The part of a volume that brings its changes to its store. It owns the core, and is one to
 /// whoever needs no more.
@@ -126,6 +130,8 @@ pub(crate) struct Persist {
     pub keeper: CachePadded<Mutex<Option<Keeper>>>,
     /// The open files of which a kernel gathers writes; asked by the folder only.
     pub gathered: CachePadded<Mutex<Option<Gathered>>>,
+    /// Waits for what is handed over of files with gaps; asked by who makes one durable only.
+    pub handed_over: CachePadded<Mutex<Option<AwaitHandedOver>>>,
 }
 
 impl Persist {
@@ -151,6 +157,7 @@ impl Persist {
             keeps_much: Default::default(),
             keeper: Default::default(),
             gathered: Default::default(),
+            handed_over: Default::default(),
         }
     }
 }

@@ -20,7 +20,6 @@ use lanefs_format::BLOCK_SIZE;
 use lanefs_store::{InodeUpdate, Transaction};
 use lanefs_sync::lock::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// Inodes in one transaction, at most.
 const MEMBERS: usize = 128;
@@ -141,9 +140,7 @@ impl<'g> Together<'g> {
             let most = self.small() + 1;
             // Where the whole file is small its tree need not be walked.
             let few = data.size() <= (self.small() * BLOCK_SIZE) as u64;
-            !data.awaits_pieces(Instant::now())
-                && !data.has_gap()
-                && (few || data.dirty_pages_from(0, most) < most)
+            !data.has_gap() && (few || data.dirty_pages_from(0, most) < most)
         };
         !inode.has(ENDED)
             // Each round asks for its pages there.

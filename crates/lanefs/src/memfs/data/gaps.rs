@@ -12,11 +12,14 @@
 //! G2. The store gets no size beyond the start of the first gap, nor a page behind that
 //!     ([`FileData::size_to_store`]). A gap starts at what was the end, so that limit is never
 //!     lower than a size that the store got before.
-//! G3. A gap is taken for a hole [`PATIENCE`] after it came; [`SYNC_PATIENCE`] after it came where
-//!     somebody waits for the file's being durable, since what that one is promised was handed over
-//!     before it asked; at once when a caller sets the size or gives the end of a range, where no
-//!     block is left for the last page (D7), and when more waits than an eighth of the volume's
-//!     frames hold, for nobody may wait for frames that wait for a piece which waits for frames.
+//! G3. A gap is taken for a hole [`PATIENCE`] after it came. Where somebody waits for the file's
+//!     being durable, the front end says when what was on its way is there, and the gaps that came
+//!     before that one asked are holes then; what comes later was not promised to it. (Time alone
+//!     does not tell: on a busy machine a request takes as long as it likes. Where no front end
+//!     says so, it has to: [`SYNC_PATIENCE`].) A gap is a hole at once when a caller sets the size
+//!     or gives the end of a range, where no block is left for the last page (D7), and when more
+//!     waits than an eighth of the volume's frames hold, for nobody may wait for frames that wait
+//!     for a piece which waits for frames.
 //! G4. A capture that kept to a gap leaves the file dirty, so that it is captured again.
 //!
 //! The list is a leaf lock: taken under the size lock or none, and nothing is waited for under it.
@@ -32,8 +35,9 @@ use std::time::{Duration, Instant};
 
 /// The time after which a gap is a hole.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// The time after which it is one for who waits for the file's being durable.
-pub(super) const SYNC_PATIENCE: Duration = Duration::from_millis(10);
+/// The time after which it is one for who waits for the file's being durable, where no front end
+/// says when all has been handed over.
+pub(crate) const SYNC_PATIENCE: Duration = Duration::from_millis(10);
 /// What waits in one file counts as so many bytes at most, which is more than any volume may have
 /// wait: the sum of all files does not overflow.
 const COUNTED: u64 = 1 << 40;
@@ -66,12 +70,11 @@ pub(super) struct Gaps {
 }
 
 impl List {
-    /// Forgets gaps that came before an instant; returns whether there were any.
-    fn forget_before(&mut self, instant: Instant) -> bool {
+    /// Forgets gaps that came before an instant.
+    fn forget_before(&mut self, instant: Instant) {
         let old = self.gaps.iter().take_while(|gap| gap.since < instant).count();
         self.gaps.drain(..old);
         self.count();
-        old > 0
     }
 
     fn forget_all(&mut self) {
@@ -163,15 +166,19 @@ impl Gaps {
         list.gaps.first().map(|gap| gap.bytes.start)
     }
 
-    /// Returns whether gaps came before `asked` that are too young to be holes for who waits for
-    /// the file's being durable; takes the older ones for holes.
-    fn is_open_since(&self, asked: Instant) -> bool {
-        let Some(list) = self.list.get() else { return false };
-        let mut list = list.lock();
-        if let Some(instant) = Instant::now().checked_sub(SYNC_PATIENCE) {
-            list.forget_before(instant.min(asked));
+    /// Returns the gaps that came before an instant.
+    fn before(&self, instant: Instant) -> Vec<Range<u64>> {
+        let Some(list) = self.list.get() else { return Vec::new() };
+        let list = list.lock();
+        list.check_invariants();
+        list.gaps.iter().take_while(|gap| gap.since < instant).map(|gap| gap.bytes.clone()).collect()
+    }
+
+    /// Takes the gaps that came before an instant for holes.
+    fn forget_before(&self, instant: Instant) {
+        if let Some(list) = self.list.get() {
+            list.lock().forget_before(instant);
         }
-        list.gaps.first().is_some_and(|gap| gap.since < asked)
     }
 }
 
@@ -200,10 +207,15 @@ impl FileData {
         self.gaps.list.get().is_some_and(|list| !list.lock().gaps.is_empty())
     }
 
-    /// Returns whether a caller that asked at `asked` for the file's being durable has to wait for
-    /// pieces that may be on their way: at most for [`SYNC_PATIENCE`] in all.
-    pub fn awaits_pieces(&self, asked: Instant) -> bool {
-        self.gaps.is_open_since(asked)
+    /// Returns the ranges of which a caller that asked at `asked` for the file's being durable has
+    /// to wait for pieces that may be on their way (G3).
+    pub fn missing_pieces(&self, asked: Instant) -> Vec<Range<u64>> {
+        self.gaps.before(asked)
+    }
+
+    /// Takes the gaps that came before `asked` for holes: all that was on its way is there.
+    pub fn all_handed_over(&self, asked: Instant) {
+        self.gaps.forget_before(asked);
     }
 }
 
@@ -266,20 +278,18 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_a_hole_for_a_sync_sooner_than_for_others() {
+    fn what_was_missing_before_a_question_is_a_hole_behind_it_and_nothing_else() {
         let (gaps, sum) = (Gaps::new(), Arc::new(AtomicU64::new(0)));
         let before = Instant::now();
+        assert!(gaps.before(before).is_empty());
         gaps.open(0..1, &sum);
-        assert!(!gaps.is_open_since(before), "it came behind the question");
+        assert!(gaps.before(before).is_empty(), "it came behind the question");
         let asked = Instant::now() + Duration::from_nanos(1);
-        let mut looks = 0;
-        while gaps.is_open_since(asked) {
-            assert_eq!(gaps.first(), Some(0));
-            std::thread::sleep(Duration::from_millis(1));
-            looks += 1;
-        }
-        assert_eq!(gaps.first(), None, "after {looks} looks");
+        while Instant::now() < asked {}
         gaps.open(2..3, &sum);
+        assert!(gaps.before(asked).iter().eq([&(0..1)]) && gaps.first() == Some(0));
+        gaps.forget_before(asked);
+        assert!(gaps.before(asked).is_empty() && gaps.first() == Some(2));
         gaps.forget_all();
         assert_eq!((gaps.first(), sum.load(Ordering::Relaxed)), (None, 0));
     }

@@ -137,6 +137,7 @@ mod write;
 mod writeback;
 
 pub use errseq::ErrSeq;
+pub(crate) use gaps::SYNC_PATIENCE;
 pub use pool::{FramePool, Writeback};
 pub use promise::SPACE_LENT;
 pub use readahead::ReadAhead;
