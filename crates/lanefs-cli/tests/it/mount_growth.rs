@@ -17,7 +17,8 @@ on_each_transport! {
 
 const FILES: usize = 3;
 
-/// Appends in pieces of several sizes until the server is gone. No byte is zero.
+/// Appends in pieces of several sizes until the server is gone, and cuts what has become long. No
+/// byte is zero.
 fn grow(path: &std::path::Path, n: usize, over: &AtomicBool) {
     let Ok(mut f) = OpenOptions::new().create(true).append(true).open(path) else { return };
     let piece: Vec<u8> = (0..700_000usize).map(|i| (i % 255) as u8 + 1).collect();
@@ -25,8 +26,8 @@ fn grow(path: &std::path::Path, n: usize, over: &AtomicBool) {
     while !over.load(Relaxed) {
         turn += 1;
         let len = [700_000, 5_000, 333_333, 131_072][turn % 4];
-        // Not so much that the volume fills.
-        let full = f.metadata().map_or(true, |m| m.len() > 24 << 20);
+        // Not so much that the volume fills; some are cut often.
+        let full = f.metadata().map_or(true, |m| m.len() > [24, 3, 8][n] << 20);
         if full && f.set_len(0).is_err() || f.write_all(&piece[..len]).is_err() {
             return;
         }

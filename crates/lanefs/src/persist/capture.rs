@@ -9,7 +9,7 @@ use crate::memfs::inode::{DATASYNC, DIRTY, ENDED, STORED, SYNCING, UNSYNCED, XAT
 use crate::ops::rights::{self, RIGHTS_PENDING};
 use crate::persist::Persist;
 use crate::persist::host;
-use crate::persist::piece::{self, Writing};
+use crate::persist::piece::{self, Pass, Writing};
 use crate::persist::stream;
 use lanefs_store::{InodeUpdate, Life, Transaction};
 use lanefs_sync::lock::MutexGuard;
@@ -105,11 +105,11 @@ pub(crate) fn write_back_held(
         }
     }
     // Once over the file: what is written behind it meanwhile is not this call's task.
-    let mut from = 0;
+    let mut pass = Pass::default();
     let r = loop {
         let most = max.saturating_sub(written).min(persist.round_pages);
         let kind = (durable, what_for == For::Seal);
-        let admitted = match host::admit(persist, inode.data(), kind, (from, most)) {
+        let admitted = match host::admit(persist, inode.data(), kind, (pass.from, most)) {
             Ok(admitted) => admitted,
             Err(e) => {
                 persist.journal.dirty_inode(inode, 0);
@@ -121,7 +121,7 @@ pub(crate) fn write_back_held(
         owed |= durable && was & UNSYNCED != 0;
         kept |= inode.data().is_some_and(FileData::has_gap);
         let scope = (durable, data_only);
-        match capture_round(persist, inode, scope, &mut under_way, was, with, (&mut from, most)) {
+        match capture_round(persist, inode, scope, &mut under_way, was, with, (&mut pass, most)) {
             Ok((pages, more)) => {
                 debug_assert!(pages <= most, "{pages} pages, {most} were wanted");
                 written += pages;
@@ -135,7 +135,7 @@ pub(crate) fn write_back_held(
             }
         }
     };
-    if from > 0 && inode.has_dirty() {
+    if pass.from > 0 && inode.has_dirty() {
         // Its marks may have been taken with those of pages that were captured.
         persist.journal.dirty_inode(inode, 0);
     }
@@ -176,7 +176,7 @@ pub(super) fn attributes_of(inode: &Inode, xattrs: Option<Vec<u8>>) -> InodeUpda
 }
 
 /// Hands over one update of one inode, durable or not, of all attributes or only the size, with up
-/// to `max` pages from page `from` on, which moves behind them; returns how many pages went and
+/// to `max` pages from where `pass` is on, which moves behind them; returns how many pages went and
 /// whether dirty ones are left there. `under_way`: the inode is in `unsynced` for this write.
 fn capture_round(
     persist: &Persist,
@@ -185,7 +185,7 @@ fn capture_round(
     under_way: &mut bool,
     was: u32,
     with: With<'_>,
-    (from, max): (&mut u64, usize),
+    (pass, max): (&mut Pass, usize),
 ) -> Result<(usize, bool)> {
     let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
     let Some(data) = inode.data() else {
@@ -197,7 +197,7 @@ fn capture_round(
         submit_with(persist, durable, u, with)?;
         return Ok((0, false));
     };
-    let (file, captured) = Writing::begin_captured(persist, inode, data, data_only, (max, *from))?;
+    let (file, captured) = Writing::begin_captured(persist, inode, data, data_only, max, pass)?;
     let n = captured.pages.len();
     // What is large does not ride with names: its pages go ahead, unflushed, and the batch that
     // names them rides.
@@ -210,6 +210,7 @@ fn capture_round(
     }
     let numbers = piece::numbers(&captured.pages);
     debug_assert!(durable || *under_way, "`unsynced` does not know of the write");
+    let from = &mut pass.from;
     debug_assert!(numbers.first().is_none_or(|p| *p >= *from), "pages {numbers:?} from {from} on");
     // But for the page in which the file ends: it must not be missing where a later round makes
     // the file longer (SEMANTICS F3).
@@ -246,8 +247,9 @@ fn submit_with(persist: &Persist, durable: bool, update: InodeUpdate, with: With
 
 #[cfg(test)]
 mod tests {
-    use super::{For, With, write_back_held};
+    use super::{For, Pass, With, capture_round, take_marks, write_back_held};
     use crate::memfs::data::after_reading_size;
+    use crate::memfs::inode::SYNCING;
     use crate::persist::testing::volume;
     use crate::persist::{checkpoint, commit, piece, reaper, writeback};
     use crate::{MountOptions, OpenOptions, Volume};
@@ -304,6 +306,36 @@ mod tests {
         log.write_all(&[7; 1]).unwrap();
         log.set_len(50_001).unwrap();
         assert_eq!((write_back(1), found()), (1, 50_001));
+    }
+
+    /// Between two rounds over a large file it was cut, and grew again over pages that lie before
+    /// the second round: that made the size durable, and a crash showed zeros in place of them.
+    #[test]
+    fn a_file_that_is_cut_and_grows_between_two_rounds_is_found_with_its_pages() {
+        let (v, device) = volume(64);
+        let (inner, fs) = (v.0.persist.clone(), v.fs());
+        let log = fs.create("/log").unwrap();
+        v.sync().unwrap();
+        log.write_all_at(&[6; 120_000], 0).unwrap();
+        let guard = crossbeam_epoch::pin();
+        let inode = inner.memfs.inodes.get(log.stat().unwrap().ino, &guard).unwrap();
+        let lock = inode.sync_lock.lock();
+        inode.set(SYNCING);
+        let (mut pass, mut under_way) = (Pass::default(), false);
+        let mut round = |most: usize| {
+            let was = take_marks(&inner, inode, true, false);
+            let at = (&mut pass, most);
+            capture_round(&inner, inode, (true, false), &mut under_way, was, With::Nothing, at).unwrap()
+        };
+        assert_eq!(round(20), (20, true));
+        log.set_len(0).unwrap();
+        log.write_all_at(&[7; 50_000], 0).unwrap();
+        assert_eq!(round(20), (13, false));
+        inode.clear(SYNCING);
+        drop(lock);
+        let found = device.after_crash().fs().read("/log").unwrap();
+        assert_eq!(found.len(), 50_000);
+        assert_eq!(found.iter().position(|b| *b != 7), None, "zeros in place of pages");
     }
 
     /// A kernel hands a growing file over in several requests at a time, and the second of them may

@@ -38,6 +38,30 @@ pub(super) struct Writing<'a> {
     pub was_stored: bool,
 }
 
+/// How far who goes over a file in several rounds has come. Between two of them anybody may write
+/// the file, and cut it.
+#[derive(Default)]
+pub(super) struct Pass {
+    /// The first page of the next round. What is written before it meanwhile is not this pass's
+    /// task, unless the file has grown over it.
+    pub from: u64,
+    cuts: Option<u32>,
+}
+
+impl Pass {
+    /// Begins anew if the file was made shorter since the last round. It may have grown since, over
+    /// pages before `from`: with its size alone they would be found as zeros (SEMANTICS F9).
+    /// Returns whether that is so.
+    pub fn look_for_cuts(&mut self, file: &Writing<'_>) -> bool {
+        debug_assert!(self.cuts.is_some() || self.from == 0, "a pass begins with the first page");
+        let was_cut = self.cuts.replace(file.cuts()).is_some_and(|before| before != file.cuts());
+        if was_cut {
+            self.from = 0;
+        }
+        was_cut
+    }
+}
+
 impl<'a> Writing<'a> {
     /// Waits for a writeback of the file that is under way, then takes its attributes.
     pub fn begin(persist: &'a Persist, inode: &'a Inode, data: &'a FileData, data_only: bool) -> Writing<'a> {
@@ -72,18 +96,20 @@ impl<'a> Writing<'a> {
         Writing { persist, inode, data, ctx, lock, data_only, attrs, was_stored }
     }
 
-    /// Does that and captures up to `max` dirty pages from page `from` on, none of them being left
-    /// out. Errors as those of [`Writing::capture`]; then nothing has begun.
+    /// Does that and captures up to `max` dirty pages from where `pass` is on, none of them being
+    /// left out. Errors as those of [`Writing::capture`]; then nothing has begun.
     pub fn begin_captured(
         persist: &'a Persist,
         inode: &'a Inode,
         data: &'a FileData,
         data_only: bool,
-        (max, from): (usize, u64),
+        max: usize,
+        pass: &mut Pass,
     ) -> Result<(Writing<'a>, Captured)> {
-        let begin = || -> Result<(Writing<'a>, Captured)> {
+        let mut begin = || -> Result<(Writing<'a>, Captured)> {
             let file = Writing::begin(persist, inode, data, data_only);
-            let captured = file.capture(max, from).inspect_err(|_| file.failed())?;
+            pass.look_for_cuts(&file);
+            let captured = file.capture(max, pass.from).inspect_err(|_| file.failed())?;
             Ok((file, captured))
         };
         let (file, captured) = begin()?;
@@ -113,6 +139,11 @@ impl<'a> Writing<'a> {
             return Err(RIGHTS_PENDING);
         }
         Ok(captured)
+    }
+
+    /// Returns a number that changes whenever the file is made shorter.
+    pub fn cuts(&self) -> u32 {
+        self.data.cuts(&self.lock)
     }
 
     /// Checks that captured pages are such as the store takes them.
@@ -215,6 +246,7 @@ pub(super) fn wait_for_pieces(persist: &Persist, ino: Ino) {
         ranges
     };
     let late = come_within(LATE);
+    debug_assert!(late.is_sorted_by(|a, b| a.end < b.start), "gaps out of their order: {late:?}");
     if late.is_empty() {
         return;
     }

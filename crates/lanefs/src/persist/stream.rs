@@ -11,6 +11,7 @@
 //!    order, each in its turn ([`Turns`]): the size grows with the pages that are there (SEMANTICS
 //!    F9). Their pages go to the device side by side. Behind a piece that the store did not take it
 //!    takes none.
+//!    A file that was cut between two stretches is gone over anew ([`Pass`]).
 //! 2. No mark of the inode is taken here: the round that follows takes them, and captures all that
 //!    they stand for (O15).
 //! 3. The inode's writeback lock is held over a stretch, from the attributes until its last piece
@@ -23,7 +24,7 @@
 //! of the background (tests, simulation) there are none, and rounds do it all.
 
 use super::host;
-use super::piece::{self, MAX_PAGES, Writing};
+use super::piece::{self, MAX_PAGES, Pass, Writing};
 use crate::error::{Error, Result, posix};
 use crate::memfs::Inode;
 use crate::memfs::data::FileData;
@@ -167,7 +168,7 @@ pub(super) fn stream_out(
             }
         }
         drop(blocked);
-        let (mut written, mut from) = (0, Some(0));
+        let (mut written, mut from, mut pass) = (0, Some(0), Pass::default());
         while let Some(at) = from
             && !helpers.is_empty()
             && written < max
@@ -175,8 +176,13 @@ pub(super) fn stream_out(
             let pieces = (max - written).div_ceil(PIECE).min(STRETCH);
             let n;
             turns.restart();
-            (n, from) = stretch(persist, inode, data, data_only, at, pieces, &helpers)?;
-            debug_assert!(from.is_none_or(|next| next > at), "a stretch from page {at} on made no headway");
+            pass.from = at;
+            (n, from) = stretch(persist, inode, data, data_only, &mut pass, pieces, &helpers)?;
+            debug_assert!(
+                from.is_none_or(|next| next > pass.from),
+                "a stretch from page {} on made no headway",
+                pass.from
+            );
             debug_assert!(n <= pieces * PIECE, "{n} pages in {pieces} pieces");
             written += n;
         }
@@ -196,20 +202,22 @@ fn submit_in_turn(persist: &Persist, turns: &Turns, n: usize, t: Transaction) ->
     r
 }
 
-/// Hands over up to `pieces` pieces from page `from` on; returns the pages of which the store
+/// Hands over up to `pieces` pieces from where `pass` is on; returns the pages of which the store
 /// has them, and where to go on, if anything is left.
 fn stretch(
     persist: &Persist,
     inode: &Inode,
     data: &FileData,
     data_only: bool,
-    mut from: u64,
+    pass: &mut Pass,
     pieces: usize,
     helpers: &[Helper],
 ) -> Result<(usize, Option<u64>)> {
     debug_assert!((1..=STRETCH).contains(&pieces), "{pieces} pieces in a stretch");
     debug_assert!(!helpers.is_empty(), "nobody hands over what is captured");
     let file = Writing::begin(persist, inode, data, data_only);
+    pass.look_for_cuts(&file);
+    let mut from = pass.from;
     // An inode that the store gets for the first time has its extended attributes with its
     // first pages.
     let mut xattrs =

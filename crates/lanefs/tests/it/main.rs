@@ -7,6 +7,7 @@ mod durability;
 mod examples;
 mod flags;
 mod full;
+mod growth;
 mod history;
 mod lives;
 mod locks;

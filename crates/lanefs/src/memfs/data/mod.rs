@@ -187,7 +187,10 @@ pub struct FileData {
     /// takes a promise beside the space that is kept. Here, where writers look anyway: locks lie on
     /// the next line.
     may_keep: AtomicBool,
-    apart: [u8; 7],
+    apart: [u8; 3],
+    /// How often it was made shorter. Written under the writeback lock by who does that, and read
+    /// under it. Here, where the size lies, which is written then.
+    cuts: AtomicU32,
     dirty: AtomicU32,
     size_lock: Mutex<()>,
     writeback_lock: Mutex<()>,
@@ -216,7 +219,8 @@ impl FileData {
             behind: AtomicU64::new(behind),
             gaps: gaps::Gaps::new(),
             may_keep: AtomicBool::new(false),
-            apart: [0; 7],
+            apart: [0; 3],
+            cuts: AtomicU32::new(0),
             dirty: AtomicU32::new(0),
             size_lock: Mutex::new(()),
             writeback_lock: Mutex::new(()),

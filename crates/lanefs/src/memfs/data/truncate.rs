@@ -146,6 +146,8 @@ impl FileData {
         // see "write and truncate", "miss and truncate"; the page's unlock and the tree lock carry
         // it.
         self.size.store(size, Ordering::Release);
+        // Relaxed: the writeback lock carries it.
+        self.cuts.fetch_add(1, Ordering::Relaxed);
         ctx.store.unmap(ctx.lane, ctx.ino, pages_of(size)..MAX_PAGES, cut).map_err(|e| {
             self.size.store(old, Ordering::Release);
             e.into()

@@ -22,6 +22,7 @@ use lanefs_format::Block;
 use lanefs_sync::copy_racy;
 use lanefs_sync::lock::MutexGuard;
 use std::ops::{ControlFlow, Range};
+use std::sync::atomic::Ordering;
 
 /// The right to write a file back; see the head of the file.
 pub struct WritebackGuard<'a> {
@@ -83,6 +84,14 @@ impl FileData {
     /// Takes the right to write the file back, if nobody has it.
     pub fn try_lock_writeback(&self) -> Option<WritebackGuard<'_>> {
         self.writeback_lock.try_lock().map(|lock| WritebackGuard { lock })
+    }
+
+    /// Returns a number that changes whenever the file is made shorter. Who goes over a file in
+    /// several rounds, and gives the lock back between them, begins anew when it has changed: the
+    /// file may have grown again since, over pages that are behind that one.
+    pub fn cuts(&self, writeback: &WritebackGuard<'_>) -> u32 {
+        debug_assert!(writeback.is_of(self), "the lock of another file");
+        self.cuts.load(Ordering::Relaxed) // Relaxed: the lock carries it
     }
 
     /// Copies up to `max` dirty pages of `range` that lie inside `size`, the size that will be
