@@ -2,6 +2,7 @@
 
 mod ahead;
 mod attrs;
+mod beside;
 mod data;
 mod durability;
 mod examples;
