@@ -324,9 +324,17 @@ impl Adaptor {
         }
     }
 
+    /// Returns the attributes of an inode that the kernel is about to know, with the generation
+    /// that file handles have, and how long they hold.
+    pub(crate) fn entry_for_kernel(&self, stat: &Stat) -> (Stat, Duration) {
+        let (mut stat, holds) = self.attributes_for_kernel(stat);
+        stat.generation = self.volume.handle_generation(stat.ino, stat.generation);
+        (stat, holds)
+    }
+
     /// Answers with a name's inode, which the kernel will know once more.
     pub(crate) fn enter(&self, stat: &Stat, reply: &mut Reply) -> Wire<()> {
-        let (stat, holds) = self.attributes_for_kernel(stat);
+        let (stat, holds) = self.entry_for_kernel(stat);
         self.known.count(stat.ino);
         debug_assert!(self.known.knows(stat.ino), "not forgotten before it is answered (K1)");
         reply.entry_out(&stat, self.ttl, holds)

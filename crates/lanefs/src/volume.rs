@@ -12,6 +12,7 @@ use crate::report::{self, Report};
 use crate::stat::StatFs;
 use crate::{CreateOptions, Cred, Fs, MountOptions};
 use lanefs_format::Ino;
+use lanefs_format::name_hash::name_hash;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
 use lanefs_store::{Claimant, CleanReport, Grown, OpenReport, Replaced, Store, VolumeInfo};
 use lanefs_sync::lane_ids::LaneIds;
@@ -476,6 +477,20 @@ impl Volume {
     /// that holds it is full, and writes that need space are refused.
     pub fn waits_for_host(&self) -> bool {
         self.0.persist.store.is_host_short()
+    }
+
+    /// Returns what a front end puts into a file handle beside the number of an inode, for the
+    /// [`crate::Stat::generation`] that this has: another one for each use of the number (but for
+    /// one in 2^32), the same as long as the volume exists. From the handles of other files it
+    /// cannot be told, so that who may not look a file up cannot make its handle either: it is a
+    /// keyed hash, by the secret of the volume.
+    pub fn handle_generation(&self, ino: Ino, generation: u32) -> u32 {
+        debug_assert!(ino.0 != 0, "a handle of no inode");
+        // No name of a directory, whose hashes readers of listings see: none has a slash.
+        let mut bytes = [b'/'; 13];
+        bytes[1..9].copy_from_slice(&ino.0.to_le_bytes());
+        bytes[9..].copy_from_slice(&generation.to_le_bytes());
+        (name_hash(self.0.persist.memfs.hash_key, &bytes) >> 24) as u32
     }
 
     /// Keeps inodes for front ends that hand out inode numbers: an inode without a name and without

@@ -15,6 +15,7 @@ on_each_transport! {
     a_handle_leads_to_the_file_after_the_kernel_forgot_it,
     a_handle_leads_to_the_file_after_a_remount,
     a_handle_of_what_is_gone_leads_nowhere,
+    a_handle_cannot_be_made_from_that_of_another_file,
 }
 
 /// `struct file_handle` with the room that any handle takes.
@@ -31,6 +32,9 @@ impl Handle {
     fn ino(&self) -> u64 {
         let half = |at: usize| u64::from(u32::from_ne_bytes(self.content[at..at + 4].try_into().unwrap()));
         half(0) << 32 | half(4)
+    }
+    fn generation(&self) -> u32 {
+        u32::from_ne_bytes(self.content[8..12].try_into().unwrap())
     }
     fn of(&self, ino: u64) -> Handle {
         let mut other = self.clone();
@@ -127,6 +131,30 @@ fn a_handle_leads_to_the_file_after_a_remount() {
     // removed.
     std::fs::remove_file(m.path("d/f")).unwrap();
     assert!(becomes_stale(&m.dir, &file));
+}
+
+/// Files that are made together had one generation, so that their numbers, which follow each other,
+/// were all that a handle needs.
+fn a_handle_cannot_be_made_from_that_of_another_file() {
+    let mut m = Mount::new(&[]);
+    let handles = |m: &Mount| -> Vec<Handle> {
+        (0..20).map(|n| handle_of(&m.path(&format!("f{n}"))).unwrap()).collect()
+    };
+    for n in 0..20 {
+        std::fs::write(m.path(&format!("f{n}")), "content").unwrap();
+    }
+    let mut given = handles(&m);
+    for other in &given[1..] {
+        assert!(is_stale(content(&m.dir, &given[0].of(other.ino()))));
+    }
+    m.remount();
+    // As a listing tells them.
+    assert_eq!(std::fs::read_dir(&m.dir).unwrap().count(), 20);
+    for (before, after) in given.iter().zip(handles(&m)) {
+        assert_eq!((before.ino(), before.generation()), (after.ino(), after.generation()));
+    }
+    given.sort_by_key(Handle::generation);
+    assert!(given.windows(2).all(|w| w[0].generation().abs_diff(w[1].generation()) > 1));
 }
 
 fn a_handle_of_what_is_gone_leads_nowhere() {

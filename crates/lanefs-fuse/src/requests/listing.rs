@@ -34,7 +34,7 @@ pub(super) fn readdirplus(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Repl
         for (ino, next, kind, name) in &entries {
             cookie = *next;
             let stat = match adaptor.volume.node_stat(*ino) {
-                Ok(stat) => Some(adaptor.attributes_for_kernel(&stat)),
+                Ok(stat) => Some(adaptor.entry_for_kernel(&stat)),
                 // Removed since it was listed.
                 Err(e) if matches!(e.errno(), libc::ESTALE | libc::ENOENT) => continue,
                 // A damaged inode: lookup will report it; the listing shows its name.

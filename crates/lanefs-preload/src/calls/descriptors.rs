@@ -262,7 +262,8 @@ unsafe fn request_of_file(
         }
         // The command's number says a long, and programs give an int.
         GET_VERSION => {
-            let generation = d.file.stat().map_err(errno)?.generation;
+            let stat = d.file.stat().map_err(errno)?;
+            let generation = volume.handle_generation(stat.ino, stat.generation);
             // SAFETY: the caller's promise: the kernel's file systems write an int.
             unsafe { crate::attributes::put(argument as *mut c_uint, generation) }
         }
