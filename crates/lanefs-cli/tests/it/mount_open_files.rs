@@ -12,6 +12,7 @@ use std::time::Duration;
 on_each_transport! {
     an_unlinked_open_file_lives_whatever_else_is_forgotten,
     opening_with_o_trunc_cuts_and_dates_the_file,
+    opening_with_o_trunc_leaves_no_zeros_before_what_is_appended_beside_it,
     appends_of_two_processes_do_not_overlap,
     locks_go_with_the_descriptor_and_with_the_process,
     what_is_open_stays_readable_when_the_mode_forbids_it,
@@ -377,4 +378,40 @@ fn where_nobody_checks_modes_only_root_enters_and_the_rest_stays() {
     assert_eq!(mode(&m), 0o600);
     m.umount();
     m.fsck();
+}
+
+/// Where the kernel gathers no writes it sent such an opening without the inode's lock, and the
+/// append went to where the end had been.
+fn opening_with_o_trunc_leaves_no_zeros_before_what_is_appended_beside_it() {
+    for options in ["rw", "nowriteback"] {
+        let mut m = Mount::new(&["-o", options]);
+        let path = m.path("log");
+        let file = OpenOptions::new().create(true).write(true).truncate(false).open(&path).unwrap();
+        let begin = std::sync::Barrier::new(2);
+        let over = std::sync::Barrier::new(2);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for _ in 0..300 {
+                    begin.wait();
+                    drop(OpenOptions::new().write(true).truncate(true).open(&path).unwrap());
+                    over.wait();
+                }
+            });
+            let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+            let mut wrong = 0;
+            for _ in 0..300 {
+                file.set_len(0).unwrap();
+                file.write_all_at(&[b'x'; 5000], 0).unwrap();
+                begin.wait();
+                log.write_all(b"0123456789").unwrap();
+                over.wait();
+                let found = std::fs::read(&path).unwrap();
+                wrong += usize::from(!found.is_empty() && found != b"0123456789");
+            }
+            assert_eq!(wrong, 0, "{options}");
+        });
+        drop(file);
+        m.umount();
+        m.fsck();
+    }
 }

@@ -126,8 +126,10 @@ pub(crate) fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::
     for (on, flag) in [
         (offer.writeback, init::WRITEBACK_CACHE | init::DIRECT_IO_ALLOW_MMAP),
         (stateless, init::NO_OPEN_SUPPORT),
-        // With it the kernel leaves cutting a file to OPEN; without, SETATTR does that.
-        (!stateless, init::ATOMIC_O_TRUNC),
+        // With it the kernel leaves cutting a file to OPEN; without, SETATTR does that. Where it
+        // gathers no writes it sends such an OPEN without the inode's lock: an append beside it
+        // goes by the old size, and what a map has dirtied comes back.
+        (!stateless && offer.writeback && offered & init::WRITEBACK_CACHE != 0, init::ATOMIC_O_TRUNC),
         (offer.rings, init::OVER_IO_URING),
         (offer.idmap, init::ALLOW_IDMAP),
     ] {
@@ -262,8 +264,12 @@ mod tests {
             (agreed.unwrap().unwrap().stateless, u64::from(flags) & !NEEDED)
         };
         assert_eq!(flags(with, init::NO_OPEN_SUPPORT), (true, init::NO_OPEN_SUPPORT));
-        assert_eq!(flags(with, 0), (false, init::ATOMIC_O_TRUNC));
-        assert_eq!(flags(OFFER, init::NO_OPEN_SUPPORT), (false, init::ATOMIC_O_TRUNC));
+        let gathers = init::WRITEBACK_CACHE | init::ATOMIC_O_TRUNC;
+        assert_eq!(flags(with, init::WRITEBACK_CACHE), (false, gathers));
+        assert_eq!(flags(OFFER, init::NO_OPEN_SUPPORT | init::WRITEBACK_CACHE), (false, gathers));
+        // Where the kernel gathers nothing SETATTR cuts, too: it holds the inode's lock.
+        assert_eq!(flags(with, 0), (false, 0));
+        assert_eq!(flags(Offer { writeback: false, ..OFFER }, init::WRITEBACK_CACHE), (false, 0));
     }
 
     #[test]
