@@ -3,14 +3,11 @@
 //! has to be found. Each has files of its own and changes them one call after the other, so that
 //! what it may find is known; how the calls of all meet in the volume is up to the threads.
 
-use crate::options;
-use lanefs::{Cred, File, Fs, MountOptions, OpenOptions, Volume};
-use lanefs_store::device::{Crash, Device, MemoryDevice, MemoryImage, Recorder, RecordingDevice};
-use lanefs_store::{FormatOptions, Store};
+use crate::instants::{Recorded, read};
+use lanefs::{File, Fs, OpenOptions};
+use lanefs_store::device::{Crash, Recorder};
 use lanefs_sync::random::Rng;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 /// The turns of a program: those that it had begun by an instant, and the last one that was
 /// promised to it.
@@ -161,7 +158,10 @@ const CUTS: Program = Program {
     },
     check: |fs, turns| {
         let found = fs.read("/cuts").map_err(|e| e.to_string())?;
-        let Some(&tag) = found.first() else { return Ok(()) };
+        let Some(&tag) = found.first() else {
+            // As the next turn begins, or before the first is durable.
+            return is(turns.begun > turns.durable || turns.begun == 0, || format!("empty: {turns:?}"));
+        };
         let turn = |k: &u64| (k % 255) as u8 + 1 == tag;
         let k = (turns.durable.max(1)..=turns.begun).rev().find(turn);
         let k = k.ok_or(format!("byte {tag} is of no turn of {turns:?}"))?;
@@ -221,7 +221,8 @@ const MOVES: Program = Program {
         false
     },
     check: |fs, _| {
-        let found: Vec<Vec<u8>> = (0..2).flat_map(|n| fs.read(format!("/moves/{n}/file"))).collect();
+        let found = [read(fs, "/moves/0/file")?, read(fs, "/moves/1/file")?];
+        let found: Vec<Vec<u8>> = found.into_iter().flatten().collect();
         is(found.len() == 1 && found[0] == version(2), || format!("it is found {} times", found.len()))
     },
 };
@@ -244,8 +245,9 @@ const HIDES: Program = Program {
     },
     check: |fs, _| {
         for n in 0..5 {
-            let Ok(stat) = fs.stat(format!("/hides/{n}")) else { continue };
-            let found = fs.read(format!("/hides/{n}")).map_err(|e| e.to_string())?;
+            let path = format!("/hides/{n}");
+            let Some(found) = read(fs, &path)? else { continue };
+            let stat = fs.stat(&path).map_err(|e| e.to_string())?;
             let hidden = stat.mode & 0o777 == 0o600;
             is(hidden || !found.contains(&b's'), || format!("{n} has mode {:o}", stat.mode))?;
             is(!found.contains(&0), || format!("zeros in {n}"))?;
@@ -302,56 +304,28 @@ fn run(fs: &Fs, program: &Program, most: u64, recorder: &Recorder) {
 }
 
 fn programs_find_what_they_were_promised(most: u64, instants: u64, seed: u64) {
-    let device = Arc::new(RecordingDevice::new(MemoryDevice::new(128 << 20).unwrap()));
-    let d: Arc<dyn Device> = device.clone();
-    let format = FormatOptions { segment_blocks: 64, ..Default::default() };
-    Store::format(std::slice::from_ref(&d), &format).unwrap();
-    let (commit_interval, dirty_expire) = (Duration::from_millis(30), Duration::from_millis(10));
-    let options = MountOptions { background: true, commit_interval, dirty_expire, ..options() };
-    let volume = Volume::open_devices(vec![d], &options).unwrap();
-    let fs = volume.as_user(Cred::root());
-    PROGRAMS.iter().for_each(|p| (p.begins)(&fs));
-    volume.sync().unwrap();
-    volume.checkpoint().unwrap();
-    let base = [MemoryImage::capture(device.inner()).unwrap()];
-    let recorder = device.recorder();
-    recorder.take_log();
+    let recorded = Recorded::new(128, |fs| PROGRAMS.iter().for_each(|p| (p.begins)(fs)));
+    let (fs, recorder) = (&recorded.fs, recorded.device.recorder());
     let running = AtomicUsize::new(PROGRAMS.len());
     std::thread::scope(|s| {
         for program in &PROGRAMS {
-            let (fs, running) = (&fs, &running);
+            let running = &running;
             s.spawn(move || {
                 run(fs, program, most, recorder);
                 running.fetch_sub(1, Ordering::Relaxed);
             });
         }
         for n in 0..2 {
-            let (fs, running) = (&fs, &running);
+            let running = &running;
             s.spawn(move || meddle(fs, seed * 2 + n, running));
         }
     });
-    let log = recorder.take_log();
-    volume.shutdown();
-    let mut rng = Rng::at(seed);
-    for _ in 0..instants {
-        let at = rng.bits() % (log.now + 1);
-        let crash = Crash::new(&log, at);
-        // The process was killed, or the power went.
-        let whole = vec![true; crash.pending().len()];
-        let killed = crash.build_subset(&base, &whole).unwrap();
-        let cut_off = crash.build_random(&base, rng.bits()).unwrap();
-        for (what, devices) in [("killed", killed), ("cut off", cut_off)] {
-            let devices = devices.into_iter().map(|d| Arc::new(d) as Arc<dyn Device>).collect();
-            let options = MountOptions { background: false, ..options.clone() };
-            let found = Volume::open_devices(devices, &options).unwrap().as_user(Cred::root());
-            for program in &PROGRAMS {
-                let turns = turns(&crash, program.name);
-                if let Err(e) = (program.check)(&found, turns) {
-                    panic!("seed {seed}, {what} at {at} of {}: {}: {e}", log.now, program.name);
-                }
-            }
-        }
-    }
+    recorded.look(instants, seed, |found, crash| {
+        PROGRAMS.iter().try_for_each(|program| {
+            let check = (program.check)(found, turns(crash, program.name));
+            check.map_err(|e| format!("{}: {e}", program.name))
+        })
+    });
 }
 
 #[test]

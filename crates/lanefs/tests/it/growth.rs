@@ -2,10 +2,8 @@
 //! that the machine may stop, and what is found then has no zeros in place of what was appended
 //! (SEMANTICS F9).
 
-use crate::options;
-use lanefs::{Cred, File, Fs, MountOptions, OpenOptions, Volume};
-use lanefs_store::device::{Crash, Device, MemoryDevice, MemoryImage, RecordingDevice};
-use lanefs_store::{FormatOptions, Store};
+use crate::instants::{Recorded, read};
+use lanefs::{File, Fs, OpenOptions};
 use lanefs_sync::random::Rng;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -73,52 +71,33 @@ fn sync(fs: &Fs, growing: &AtomicUsize) {
 }
 
 fn files_grow_and_are_found(turns: usize, instants: u64, seed: u64) {
-    let size = 64 << 20;
-    let device = Arc::new(RecordingDevice::new(MemoryDevice::new(size).unwrap()));
-    let d: Arc<dyn Device> = device.clone();
-    let format = FormatOptions { segment_blocks: 64, ..Default::default() };
-    Store::format(std::slice::from_ref(&d), &format).unwrap();
-    let options = MountOptions { background: true, ..options() };
-    let volume = Volume::open_devices(vec![d], &options).unwrap();
-    let base = [MemoryImage::capture(device.inner()).unwrap()];
-    device.recorder().take_log();
-    let (fs, on_its_way) = (volume.as_user(Cred::root()), Arc::new(Mutex::new(())));
+    let recorded = Recorded::new(64, |_| {});
+    let (fs, on_its_way) = (&recorded.fs, Arc::new(Mutex::new(())));
     let way = Arc::clone(&on_its_way);
-    volume.await_handed_over(Some(Arc::new(move |_, _| drop(way.lock().unwrap()))));
+    fs.volume().await_handed_over(Some(Arc::new(move |_, _| drop(way.lock().unwrap()))));
     let growing = AtomicUsize::new(FILES);
     std::thread::scope(|s| {
         for n in 0..FILES {
-            let (fs, growing, way) = (&fs, &growing, &on_its_way);
+            let (growing, way) = (&growing, &on_its_way);
             s.spawn(move || {
                 grow(fs, n, turns, way);
                 growing.fetch_sub(1, Ordering::Relaxed);
             });
         }
-        s.spawn(|| sync(&fs, &growing));
-        s.spawn(|| sync(&fs, &growing));
+        s.spawn(|| sync(fs, &growing));
+        s.spawn(|| sync(fs, &growing));
     });
-    volume.await_handed_over(None);
-    let log = device.recorder().take_log();
-    volume.shutdown();
-    let mut rng = Rng::at(seed);
-    for _ in 0..instants {
-        let at = rng.bits() % (log.now + 1);
-        let crash = Crash::new(&log, at);
-        // The process was killed, or the power went.
-        let whole = vec![true; crash.pending().len()];
-        let killed = crash.build_subset(&base, &whole).unwrap();
-        let cut_off = crash.build_random(&base, rng.bits()).unwrap();
-        for (what, devices) in [("killed", killed), ("cut off", cut_off)] {
-            let devices = devices.into_iter().map(|d| Arc::new(d) as Arc<dyn Device>).collect();
-            let options = MountOptions { background: false, ..options.clone() };
-            let found = Volume::open_devices(devices, &options).unwrap().as_user(Cred::root());
-            for n in 0..FILES {
-                let Ok(content) = found.read(path(n)) else { continue };
-                let wrong = content.iter().zip(bytes(0, content.len())).position(|(a, b)| *a != b);
-                assert_eq!(wrong, None, "{what} at {at}: in {} bytes of {}", content.len(), path(n));
+    fs.volume().await_handed_over(None);
+    recorded.look(instants, seed, |found, _| {
+        for n in 0..FILES {
+            let Some(content) = read(found, &path(n))? else { continue };
+            let wrong = content.iter().zip(bytes(0, content.len())).position(|(a, b)| *a != b);
+            if let Some(at) = wrong {
+                return Err(format!("byte {at} of {} of {}", content.len(), path(n)));
             }
         }
-    }
+        Ok(())
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod flags;
 mod full;
 mod growth;
 mod history;
+mod instants;
 mod lives;
 mod locks;
 mod memory;
