@@ -51,14 +51,11 @@ pub(super) struct Pass {
 impl Pass {
     /// Begins anew if the file was made shorter since the last round. It may have grown since, over
     /// pages before `from`: with its size alone they would be found as zeros (SEMANTICS F9).
-    /// Returns whether that is so.
-    pub fn look_for_cuts(&mut self, file: &Writing<'_>) -> bool {
+    pub fn look_for_cuts(&mut self, file: &Writing<'_>) {
         debug_assert!(self.cuts.is_some() || self.from == 0, "a pass begins with the first page");
-        let was_cut = self.cuts.replace(file.cuts()).is_some_and(|before| before != file.cuts());
-        if was_cut {
+        if self.cuts.replace(file.cuts()).is_some_and(|before| before != file.cuts()) {
             self.from = 0;
         }
-        was_cut
     }
 }
 
