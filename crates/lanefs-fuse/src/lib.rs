@@ -12,7 +12,7 @@
 //!
 //! | what FUSE leaves open | what is done here |
 //! | --- | --- |
-//! | node id | the inode number, with its generation; it leads to the inode also when the kernel has forgotten it |
+//! | node id | the inode number, with a keyed hash of it and its generation; it leads to the inode also when the kernel has forgotten it |
 //! | permission checks | the kernel's (`default_permissions`); requests arrive prechecked; nobody's where only root enters (`unchecked`) |
 //! | locks | the kernel's own |
 //! | ACLs | checked by the kernel, inherited and kept in step with the mode by [`lanefs::acl`] |

@@ -35,7 +35,8 @@
 //!    no request has a handle, and no RELEASE comes (but for TMPFILE, of handle 0). A request opens
 //!    the inode for itself, as root: the kernel has checked who may (its `default_permissions`). An
 //!    inode without a name lives while the kernel knows it (`known`).
-//! N2 O_TRUNC comes as SETATTR, O_APPEND and O_NOATIME with each WRITE and READ.
+//! N2 O_TRUNC comes as SETATTR, as with `profile=through` (`wire::handshake`); O_APPEND and
+//!    O_NOATIME come with each WRITE and READ.
 //! N3 What a flag of the inode (`i`, `a`) forbids a WRITE is refused, since nobody asks when it is
 //!    opened; also pages of the kernel's cache, which are written back before the flag is set.
 //! N4 The kernel does not gather what write(2) gives, so who has it open for writing need not be
