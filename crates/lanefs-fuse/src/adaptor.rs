@@ -328,7 +328,7 @@ impl Adaptor {
     /// that file handles have, and how long they hold.
     pub(crate) fn entry_for_kernel(&self, stat: &Stat) -> (Stat, Duration) {
         let (mut stat, holds) = self.attributes_for_kernel(stat);
-        stat.generation = self.volume.handle_generation(stat.ino, stat.generation);
+        stat.generation = self.volume.handle_generation(&stat);
         (stat, holds)
     }
 

@@ -479,17 +479,19 @@ impl Volume {
         self.0.persist.store.is_host_short()
     }
 
-    /// Returns what a front end puts into a file handle beside the number of an inode, for the
-    /// [`crate::Stat::generation`] that this has: another one for each use of the number (but for
-    /// one in 2^32), the same as long as the volume exists. From the handles of other files it
-    /// cannot be told, so that who may not look a file up cannot make its handle either: it is a
-    /// keyed hash, by the secret of the volume.
-    pub fn handle_generation(&self, ino: Ino, generation: u32) -> u32 {
-        debug_assert!(ino.0 != 0, "a handle of no inode");
+    /// Returns what a front end puts into a file handle beside the number of an inode: another one
+    /// for each use of the number (but for one in 2^32), the same as long as the file exists. A use
+    /// that a crash took, with its generation, is another one than that which comes then: the time
+    /// of its making goes in. From the handles of other files it cannot be told, so that who may
+    /// not look a file up cannot make its handle either: it is a keyed hash, by the secret of the
+    /// volume.
+    pub fn handle_generation(&self, stat: &crate::Stat) -> u32 {
+        debug_assert!(stat.ino.0 != 0, "a handle of no inode");
         // No name of a directory, whose hashes readers of listings see: none has a slash.
-        let mut bytes = [b'/'; 13];
-        bytes[1..9].copy_from_slice(&ino.0.to_le_bytes());
-        bytes[9..].copy_from_slice(&generation.to_le_bytes());
+        let mut bytes = [b'/'; 21];
+        bytes[1..9].copy_from_slice(&stat.ino.0.to_le_bytes());
+        bytes[9..13].copy_from_slice(&stat.generation.to_le_bytes());
+        bytes[13..].copy_from_slice(&stat.btime.to_le_bytes());
         (name_hash(self.0.persist.memfs.hash_key, &bytes) >> 24) as u32
     }
 

@@ -98,7 +98,7 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
         FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => set_flags(adaptor, req, call).map(|()| Vec::new()),
         FS_IOC_GETVERSION | FS_IOC32_GETVERSION => {
             let stat = adaptor.volume.node_stat(req.ino)?;
-            Ok(adaptor.volume.handle_generation(stat.ino, stat.generation).to_ne_bytes().to_vec())
+            Ok(adaptor.volume.handle_generation(&stat).to_ne_bytes().to_vec())
         }
         FS_IOC_GETFSUUID => Ok(uuid(adaptor)),
         FS_IOC_GETFSLABEL => Ok(label(adaptor)),

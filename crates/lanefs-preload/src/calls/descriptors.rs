@@ -263,7 +263,7 @@ unsafe fn request_of_file(
         // The command's number says a long, and programs give an int.
         GET_VERSION => {
             let stat = d.file.stat().map_err(errno)?;
-            let generation = volume.handle_generation(stat.ino, stat.generation);
+            let generation = volume.handle_generation(&stat);
             // SAFETY: the caller's promise: the kernel's file systems write an int.
             unsafe { crate::attributes::put(argument as *mut c_uint, generation) }
         }

@@ -479,3 +479,31 @@ fn an_acl_that_is_refused_leaves_the_mode() {
     fs.volume().node_set_access_acl(&Cred::root(), ino, &good, true).unwrap();
     assert_eq!(fs.stat("/d/f").unwrap().mode & 0o7777, 0o750);
 }
+
+/// A file that a crash took had a number and a generation, and the next one that was made had the
+/// same ones: its handle led there.
+#[test]
+fn a_handle_of_a_file_that_a_crash_took_leads_to_no_other() {
+    let (fs, dev) = root(64);
+    fs.write("/kept", b"kept").unwrap();
+    fs.volume().sync().unwrap();
+    let of = |fs: &lanefs::Fs, name: &str| {
+        let stat = fs.stat(name).unwrap();
+        (stat.ino, fs.volume().handle_generation(&stat))
+    };
+    let kept = of(&fs, "/kept");
+    let names: Vec<String> = (0..20).map(|n| format!("/{n}")).collect();
+    let made = |fs: &lanefs::Fs| -> Vec<_> {
+        names.iter().for_each(|name| drop(fs.create(&**name).unwrap()));
+        names.iter().map(|name| of(fs, name)).collect()
+    };
+    let before = made(&fs);
+    // Nothing is mounted again within a tick of the clock.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let left = crate::after_crash(&dev);
+    assert_eq!(of(&left, "/kept"), kept, "it leads to its file for good");
+    let after = made(&left);
+    let numbers = |of: &[(lanefs::Ino, u32)]| of.iter().map(|h| h.0).collect::<Vec<_>>();
+    assert_eq!(numbers(&before), numbers(&after), "this looks at nothing where no number comes again");
+    assert!(before.iter().all(|handle| !after.contains(handle)));
+}
