@@ -143,7 +143,8 @@ impl Shown {
     }
 }
 
-fn devices(images: &[PathBuf]) -> lanefs_store::Result<Vec<Arc<dyn Device>>> {
+/// Opens images for reading only; says what the store says where one cannot be.
+pub fn devices(images: &[PathBuf]) -> lanefs_store::Result<Vec<Arc<dyn Device>>> {
     images.iter().map(|i| Ok(Arc::new(FileDevice::open(i, true)?) as Arc<dyn Device>)).collect()
 }
 

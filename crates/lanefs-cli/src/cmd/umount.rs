@@ -3,6 +3,7 @@
 use crate::failure::{About, Failure, Outcome};
 use crate::mountinfo::{self, Mount};
 use crate::names;
+use lanefs_store::{Store, StoreError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
@@ -64,22 +65,32 @@ pub fn run(args: &Args) -> Outcome {
         eprintln!("lanefs: {}: unmounted; the volume stays open, for it is mounted {kept}", dir.display());
         return Ok(0);
     }
-    if closed_here && was_closed(&images) == Some(false) {
-        let images: Vec<String> = images.iter().map(|i| i.display().to_string()).collect();
-        let images = images.join(" ");
-        return Err(Failure::new(format_args!(
-            "{images}: unmounted, but the volume was not closed cleanly; what was synced is safe. Run `lanefs fsck {images}`, and look for the \
-             reason in the log (mount -o log=FILE) and in that of the kernel"
-        )));
+    if !closed_here {
+        return Ok(0);
     }
-    Ok(0)
+    let closed = was_closed(&images);
+    let images: Vec<String> = images.iter().map(|i| i.display().to_string()).collect();
+    let images = images.join(" ");
+    let reason = "look for the reason in the log (mount -o log=FILE) and in that of the kernel";
+    match closed {
+        Ok(None | Some(true)) => Ok(0),
+        Ok(Some(false)) => Err(Failure::new(format_args!(
+            "{images}: unmounted, but the volume was not closed cleanly; what was synced is safe. Run \
+             `lanefs fsck {images}`, and {reason}"
+        ))),
+        Err(e) => Err(Failure::new(format_args!(
+            "{images}: unmounted, but the volume cannot be read: {e}. It may not have been closed cleanly; {reason}"
+        ))),
+    }
 }
 
 /// Returns whether the volume was closed; `None` if it cannot be known: who unmounts may not read
-/// the images, or somebody has them open.
-fn was_closed(images: &[PathBuf]) -> Option<bool> {
-    let devices = super::info::open_devices(images).ok()?;
-    lanefs_store::Store::was_closed(devices).ok()
+/// the images, somebody has them open, or they are gone.
+fn was_closed(images: &[PathBuf]) -> Result<Option<bool>, StoreError> {
+    match super::info::devices(images).and_then(Store::was_closed) {
+        Err(e) if matches!(e.errno(), libc::EACCES | libc::EPERM | libc::EBUSY | libc::ENOENT) => Ok(None),
+        closed => closed.map(Some),
+    }
 }
 
 /// Returns the mountpoint as the mount table has it, also if nobody answers there any more.
