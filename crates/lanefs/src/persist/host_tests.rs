@@ -153,6 +153,31 @@ fn a_close_waits_for_the_host_and_can_be_given_up() {
     }
 }
 
+/// Who looked at a file of a volume whose host is full waited for ever when it was unmounted, for
+/// the sake of the access time.
+#[test]
+fn a_close_does_not_wait_to_write_access_times() {
+    let (v, thin) = volume(3000, false);
+    v.fs().write("/read", vec![3; 20_000]).unwrap();
+    let synced = fill(&v, &thin);
+    v.shutdown();
+    drop(v);
+    let v = Volume::open_devices(vec![thin.clone()], &options(false)).unwrap();
+    thin.fill();
+    for name in synced.iter().chain([&"/read".to_string()]) {
+        let _ = v.fs().read(&**name);
+    }
+    let closing = v.clone();
+    let (tell, told) = mpsc::channel();
+    let close = std::thread::spawn(move || tell.send(closing.close()));
+    let closed = told.recv_timeout(Duration::from_secs(10));
+    v.shutdown();
+    close.join().unwrap().ok();
+    closed.expect("it waits for the host").unwrap();
+    let after = after_crash(&thin).fs();
+    assert!(synced.iter().all(|name| after.read(&**name).unwrap() == vec![7; 20_000]));
+}
+
 /// Does something that must not wait for the host: if it hangs the volume is stopped, and the test
 /// fails.
 fn ends<T: Send + 'static>(v: &Volume, what: &str, f: impl FnOnce() -> T + Send + 'static) -> T {

@@ -9,9 +9,9 @@ use crate::core::host::{HOST_PENDING, is_host_pending};
 use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
-use crate::memfs::inode::{DATASYNC, DIRTY, SYNCING, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::inode::{DATASYNC, DIRTY, FREED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{hold_rights, is_pending};
-use lanefs_format::{FileKind, Ino};
+use lanefs_format::{Attrs, FileKind, Ino};
 use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::parallel;
 
@@ -233,6 +233,8 @@ fn write_back_list(persist: &Persist, list: &[Ino], durable: bool, to_the_end: b
             let what_for = if durable { For::Sync } else { For::Later };
             match write_back_inode(persist, inode, l, what_for, With::Nothing, usize::MAX) {
                 Ok(_) => inode.give_back(),
+                // Nobody would free space for the sake of that.
+                Err(e) if is_host_pending(&e) && to_the_end && !durable && is_only_read(persist, inode) => {}
                 Err(e) => {
                     let pending = is_host_pending(&e);
                     if pending {
@@ -270,6 +272,19 @@ fn is_to_write(persist: &Persist, inode: &Inode, durable: bool) -> bool {
     }
     let changed = inode.dir().is_some_and(Dir::has_changed);
     has_pages || changed || inode.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED)
+}
+
+/// Returns whether the store has all of an inode but for its access time. The caller holds no lock.
+fn is_only_read(persist: &Persist, inode: &Inode) -> bool {
+    debug_assert!(!inode.has(FREED), "inode {} has ended", inode.ino);
+    let _not_written = inode.sync_lock.lock();
+    if inode.has_dirty() || inode.dir().is_some_and(Dir::has_changed) || inode.has(XATTR_DIRTY) {
+        return false;
+    }
+    let now = inode.attrs();
+    let has = |stored: Attrs| now == Attrs { atime: now.atime, ..stored };
+    // What cannot be read is not known to be there.
+    persist.store.load_inode(inode.ino).is_ok_and(|i| i.is_some_and(|i| has(i.attrs)))
 }
 
 /// Does what sync(2) does: makes every dirty inode durable, then the epoch.
