@@ -9,12 +9,14 @@
 //! written back or folded meanwhile. Then this process keeps to so many processors, and one round
 //! of all background work is timed: what ended is reaped, pages are written, the epoch is committed
 //! and folded; with `--sync` what sync(2) does. `cpu` is the processor time of all threads in it;
-//! `at` is when that was, for `perf record -k CLOCK_MONOTONIC` and `perf report --time`.
+//! `at` is when that was, for `perf record -k CLOCK_MONOTONIC` and `perf report --time`. Of the
+//! processors that this was started with (`taskset`) the first ones are used: two of these programs
+//! at a time, on one each, show what two processors give that share no work.
 
 use lanefs::{Cred, MountOptions, Volume};
 use lanefs_store::device::{Device, FileDevice, MemoryDevice, WriteReq};
 use lanefs_store::{FormatOptions, Store};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,10 +64,11 @@ fn main() -> Result<(), Failure> {
     if of.image.as_ref().is_some_and(|path| std::path::Path::new(path).exists()) {
         return Err("the image is there already, and would be removed in the end: name another".into());
     }
+    let allowed = allowed()?;
     let mut took = vec![Vec::new(); processors.len()];
     for turn in 0..repeats {
         for (at, &n) in processors.iter().enumerate() {
-            let took_now = round(&of, n);
+            let took_now = round(&of, &allowed, n);
             if let Some(path) = &of.image {
                 let _ = std::fs::remove_file(path);
             }
@@ -102,8 +105,8 @@ struct Took {
 }
 
 /// Makes a volume with work that waits, and does it.
-fn round(of: &Args, processors: usize) -> Result<Took, Failure> {
-    keep_to(LANES as usize)?;
+fn round(of: &Args, allowed: &[usize], processors: usize) -> Result<Took, Failure> {
+    keep_to(allowed, LANES as usize)?;
     let device: Arc<dyn Device> = match &of.image {
         Some(path) => Arc::new(FileDevice::create(path, of.size << 20)?),
         None => Arc::new(MemoryDevice::new(of.size << 20)?),
@@ -135,7 +138,7 @@ fn round(of: &Args, processors: usize) -> Result<Took, Failure> {
         "write" => fs.write(name, [7; 4096]),
         _ => fs.create(name).map(drop),
     })?;
-    keep_to(processors)?;
+    keep_to(allowed, processors)?;
     let (at, before) = (clock(ClockId::Monotonic), clock(ClockId::ProcessCPUTime));
     match of.sync {
         true => volume.sync()?,
@@ -181,10 +184,16 @@ fn touch(device: &dyn Device) -> Result<(), Failure> {
 
 /// Has all threads of this process that start from now on, and this one, keep to the first `n`
 /// processors.
-fn keep_to(n: usize) -> Result<(), Failure> {
+fn keep_to(allowed: &[usize], n: usize) -> Result<(), Failure> {
     let mut set = CpuSet::new();
-    (0..n).for_each(|cpu| set.set(cpu));
+    allowed.iter().take(n).for_each(|cpu| set.set(*cpu));
     Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Returns the processors that this process may use.
+fn allowed() -> Result<Vec<usize>, Failure> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
 /// Returns what a clock shows.

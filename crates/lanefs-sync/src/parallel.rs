@@ -41,12 +41,17 @@ pub fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
 
 /// Runs `f` on each piece of some work, with a thread for each if there are several; returns what
 /// came of them, in their order.
-pub fn map<T: Send, R: Send>(mut work: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
-    if work.len() < 2 {
-        return work.pop().map(f).into_iter().collect();
+pub fn map<T: Send, R: Send>(work: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
+    map_with(work.len(), work, f)
+}
+
+/// Does that with so many threads, which take one piece after the other.
+pub fn map_with<T: Send, R: Send>(threads: usize, work: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
+    if work.len() < 2 || threads < 2 {
+        return work.into_iter().map(f).collect();
     }
     let pieces: Vec<_> = work.into_iter().map(|w| Mutex::new((Some(w), None))).collect();
-    in_parallel(pieces.len(), pieces.len(), |n| {
+    in_parallel(threads, pieces.len(), |n| {
         let piece = pieces[n].lock().0.take();
         debug_assert!(piece.is_some(), "piece {n} was given out twice");
         let done = piece.map(&f);
@@ -60,7 +65,9 @@ mod tests {
     #[test]
     fn results_come_in_the_order_of_the_work() {
         for n in 0..9 {
-            assert_eq!(super::map((0..n).collect(), |i| i * i), (0..n).map(|i| i * i).collect::<Vec<_>>());
+            let squares: Vec<usize> = (0..n).map(|i| i * i).collect();
+            assert_eq!(super::map((0..n).collect(), |i| i * i), squares);
+            assert_eq!(super::map_with(2, (0..n).collect(), |i| i * i), squares);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Result, StoreError};
 use crate::inodes::cache::CachedInode;
 use crate::log::Log;
 use crate::log::io::Write;
-use crate::log::message::Placed;
+use crate::log::message::{Encoded, Placed};
 use crate::log::section::Flight;
 use lanefs_format::{Block, BlockRef};
 use std::sync::Arc;
@@ -39,11 +39,11 @@ impl Begun<'_> {
         );
         debug_assert!(placed.iter().chain(&shares).all(|p| !p.places.is_empty()), "a message lies nowhere");
         debug_assert!(writes.iter().all(|(r, _)| !r.is_none()), "a page lies nowhere");
-        let (blocks, runs) = log.encode_all(placed.iter().chain(&shares));
+        let encoded = log.encode_all(placed.iter().chain(&shares));
         let mut reqs: Vec<Write<'_>> = writes
             .iter()
             .map(|(r, b)| Write { addr: r.addr, data: &b.0 })
-            .chain(runs.iter().map(|r| r.of(&blocks)))
+            .chain(encoded.iter().flat_map(Encoded::writes))
             .collect();
         if reqs.len() <= FEW {
             // What lies beside each other is one request in this order (`beside`).
@@ -51,7 +51,7 @@ impl Begun<'_> {
         }
         let written = log.io.write(&reqs);
         drop(reqs);
-        log.keep_blocks(blocks);
+        log.keep_blocks(encoded);
         log.links_answered(&placed);
         log.links_answered(&shares);
         tickets.iter().for_each(|(c, t)| c.written(*t));

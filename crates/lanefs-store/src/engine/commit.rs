@@ -45,11 +45,15 @@ use crate::log::message::Pending;
 use crate::log::message::Placed;
 use lanefs_format::batch;
 use lanefs_format::record::groups_above;
+use lanefs_sync::parallel;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Bytes of groups for each inode that they make, at the least: NEW and the SET of its first name.
 const BYTES_A_BIRTH: u64 = 96;
+
+/// Bytes of an epoch whose shares are worth several threads.
+const SHARED: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
 /// An epoch that has its places and is being written, with the transaction that goes with it.
 /// Others may be begun meanwhile.
@@ -116,18 +120,27 @@ impl Engine {
     ) -> Result<Option<EpochWrite<'_>>> {
         self.log.check_writable()?;
         let mlogs = self.log.mlogs.len();
-        let shares: Vec<_> = (0..mlogs)
-            .map(|m| parts.iter().filter(|p| p.0 % mlogs == m).map(|p| p.1).collect::<Vec<_>>().concat())
-            .filter(|share| !share.is_empty())
-            .map(Arc::new)
-            .collect();
+        let bytes: usize = parts.iter().map(|p| p.1.len()).sum();
+        let share_of = |m: usize| {
+            let its: Vec<&[u8]> = parts.iter().filter(|p| p.0 % mlogs == m).map(|p| p.1).collect();
+            let share = its.concat();
+            (self.log.mlogs[m].parts_of(&share), Arc::new(share))
+        };
+        let has_groups = |share: &(u64, Arc<Vec<u8>>)| !share.1.is_empty();
+        let (unfolded, shares) = match bytes < SHARED {
+            true => (0..mlogs).map(share_of).filter(has_groups).unzip(),
+            false => {
+                let all = parallel::map_with(self.log.threads(), (0..mlogs).collect(), share_of);
+                all.into_iter().filter(has_groups).unzip()
+            }
+        };
         // Relaxed commits are one at a time; ordered ones hold their caller's lock: nobody else
         // changes it meanwhile.
         let previous = self.unfolded.commits.lock().previous;
         if epoch <= previous {
             return Err(StoreError::Invalid(format!("epoch {epoch} committed after {previous}")));
         }
-        let pending = Pending { epoch, previous, shares, cancelled: 0 };
+        let pending = Pending { epoch, previous, shares, unfolded, cancelled: 0 };
         let mut none = Transaction::default();
         let tx = with.unwrap_or(&mut none);
         if pending.shares.is_empty() {
@@ -195,12 +208,14 @@ impl Engine {
         let placed = self.log.place_shares(p, first)?;
         debug_assert_eq!(placed.len(), p.shares.len(), "each share has its places (7)");
         debug_assert!(placed.is_sorted_by(|a, b| a.mlog < b.mlog), "two shares in one log (1)");
-        self.log.mlogs.iter().zip(&p.shares).for_each(|(l, s)| l.add_unfolded(s));
+        debug_assert_eq!(p.unfolded.len(), p.shares.len(), "the inodes of each share are counted");
+        self.log.mlogs.iter().zip(&p.unfolded).for_each(|(l, parts)| l.add_unfolded(*parts));
         c.previous = p.epoch;
         c.pending.push(Pending {
             epoch: p.epoch,
             previous: p.previous,
             shares: p.shares.clone(),
+            unfolded: p.unfolded.clone(),
             cancelled: 0,
         });
         c.check_last();

@@ -25,6 +25,7 @@ mod progress;
 mod replacement;
 mod report;
 pub(crate) mod sink;
+pub(crate) mod sorted;
 mod totals;
 mod transaction;
 

@@ -65,6 +65,11 @@ impl<T> Ordered<T> {
         self.order.is_empty()
     }
 
+    /// Returns the item at a place in its order.
+    pub fn get(&self, at: usize) -> Option<&T> {
+        self.order.get(at).map(|n| self.item(*n))
+    }
+
     /// Returns all items, in order.
     pub fn all(&self) -> Run<'_, T> {
         Run { list: self, order: &self.order }

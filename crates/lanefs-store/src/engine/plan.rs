@@ -8,6 +8,7 @@
 //! effects were absorbed and however often a group came.
 
 use crate::engine::ordered::{Ordered, PART_MAX, PARTS_MAX, Run, number};
+use crate::engine::sorted::{cuts, merged, pieces};
 use crate::error::{Result, StoreError};
 use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::record::{self, Effect};
@@ -175,6 +176,9 @@ const SHARED: usize = if cfg!(test) { 1 << 7 } else { 1 << 20 };
 /// Bytes of groups of which it is worth counting what they hold before it is read.
 const COUNTED: usize = 1 << 20;
 
+/// Steps, or new inodes, that are worth several threads.
+const MERGED: usize = if cfg!(test) { 4 } else { 1 << 15 };
+
 /// Adds the keys and the new inodes of a group.
 fn count((keys, news): (usize, usize), g: record::Group<'_>) -> (usize, usize) {
     g.effects().flatten().fold((keys, news), |(keys, news), e| match e {
@@ -218,13 +222,20 @@ struct Use {
     at: u32,
 }
 
-/// A change that is left of the steps of a key: the last of them, and what the key named before.
+/// A change that is left of the steps of a key: the last of them.
 struct Net {
     step: u32,
-    old: Ino,
     dir: Ino,
     /// Bytes that it takes out of a bucket.
     taken_out: i64,
+}
+
+/// What is left of some keys, in their order.
+#[derive(Default)]
+struct NetChanges {
+    net: Vec<Net>,
+    /// The last steps of keys that had several, with what these named before the first.
+    earlier: Vec<(u32, Ino)>,
 }
 
 /// Makes the plan for all groups in `buffers`, with so many threads if it is worth it. Names are
@@ -236,7 +247,7 @@ pub fn plan<'a>(buffers: impl IntoIterator<Item = &'a [u8]>, threads: usize) -> 
         parallel::map(shares(&buffers, threads).into_iter().enumerate().collect(), |(part, share)| {
             gather(part, share)
         });
-    let p = arrange(parts.into_iter().collect::<Result<_>>()?, false);
+    let p = arrange(parts.into_iter().collect::<Result<_>>()?, false, threads);
     p.check_invariants();
     Ok(p)
 }
@@ -341,9 +352,9 @@ fn use_of(n: &NewInode<'_>) -> (Ino, u32) {
     (n.ino, n.generation)
 }
 
-/// Makes a plan of its parts. The sorts are stable where parts come sorted: they find these, and
-/// merge them. `as_they_came`: the changes are in the order of the last steps, not of their keys.
-fn arrange(parts: Vec<Gathered<'_>>, as_they_came: bool) -> Plan<'_> {
+/// Makes a plan of its parts, with so many threads if it is worth it. `as_they_came`: the changes
+/// are in the order of the last steps, not of their keys.
+fn arrange(parts: Vec<Gathered<'_>>, as_they_came: bool, threads: usize) -> Plan<'_> {
     debug_assert!(!as_they_came || parts.len() < 2, "steps of several parts are in no order");
     let mut p = Plan::default();
     let (mut places, mut uses, mut parents) = (Vec::new(), Vec::new(), Vec::new());
@@ -361,35 +372,26 @@ fn arrange(parts: Vec<Gathered<'_>>, as_they_came: bool) -> Plan<'_> {
         news.push(g.news);
     }
     (p.changes, p.news) = (Ordered::new(steps), Ordered::new(news));
-    let mut net = net_changes(&p.changes, &one_of(places));
-    for n in &net {
-        p.changes.item_mut(n.step).old = n.old;
+    let key = |place: &Place| (place.dir, place.cookie);
+    let shares = pieces(&places, &cuts_of(&places, threads, key), key);
+    let done = parallel::map(shares, |s| net_changes(&p.changes, &merged(&s, |place| *place)));
+    for &(step, old) in done.iter().flat_map(|d| &d.earlier) {
+        p.changes.item_mut(step).old = old;
     }
-    p.taken_out = net.iter().map(|n| n.taken_out).sum();
+    let mut net: Vec<Vec<Net>> = done.into_iter().map(|d| d.net).collect();
+    p.taken_out = net.iter().flatten().map(|n| n.taken_out).sum();
     match as_they_came {
-        true => net.sort_unstable_by_key(|n| n.step),
-        false => {
-            let mut end = 0;
-            p.dirs = net
-                .chunk_by(|a, b| a.dir == b.dir)
-                .map(|c| {
-                    end += c.len();
-                    end
-                })
-                .collect();
-        }
+        true => net.iter_mut().for_each(|n| n.sort_unstable_by_key(|n| n.step)),
+        false => p.dirs = ends_of_dirs(&net),
     }
-    p.changes.arrange(net.iter().map(|n| n.step).collect());
+    p.changes.arrange(net.iter().flatten().map(|n| n.step).collect());
+    // Stable: it finds the parts, and merges them.
     p.dead.sort();
     p.dead.dedup();
-    let mut uses = one_of(uses);
-    uses.dedup_by_key(|u| (u.ino, u.generation));
-    let mut dead = p.dead.iter().peekable();
-    uses.retain(|u| {
-        while dead.next_if(|d| **d < (u.ino, u.generation)).is_some() {}
-        dead.peek().is_none_or(|d| **d != (u.ino, u.generation))
-    });
-    p.news.arrange(uses.iter().map(|u| u.at).collect());
+    let key = |u: &Use| (u.ino, u.generation);
+    let shares = pieces(&uses, &cuts_of(&uses, threads, key), key);
+    let kept = parallel::map(shares, |s| live_uses(&merged(&s, |u| *u), &p.dead));
+    p.news.arrange(kept.concat());
     keep_last_rights(&mut p);
     parents.sort_unstable();
     // The last of each directory wins.
@@ -397,15 +399,38 @@ fn arrange(parts: Vec<Gathered<'_>>, as_they_came: bool) -> Plan<'_> {
     p
 }
 
-/// Makes one sorted list of several.
-fn one_of<T: Ord + Copy>(mut lists: Vec<Vec<T>>) -> Vec<T> {
-    debug_assert!(lists.iter().all(|l| l.is_sorted()), "a part is out of order");
-    if lists.len() < 2 {
-        return lists.pop().unwrap_or_default();
+/// Returns where lists are cut for so many threads, if they are worth several.
+fn cuts_of<T, K: Ord + Copy>(lists: &[Vec<T>], threads: usize, key: impl Fn(&T) -> K) -> Vec<K> {
+    let lens: Vec<usize> = lists.iter().map(Vec::len).collect();
+    let threads = if lens.iter().sum::<usize>() < MERGED { 1 } else { threads.clamp(1, PARTS_MAX) };
+    cuts(&lens, |list, at| key(&lists[list][at]), threads)
+}
+
+/// Returns where the changes of each directory end.
+fn ends_of_dirs(net: &[Vec<Net>]) -> Vec<usize> {
+    let (mut ends, mut end, mut last) = (Vec::new(), 0, Ino::NONE);
+    for n in net.iter().flatten() {
+        if n.dir != last && end > 0 {
+            ends.push(end);
+        }
+        (end, last) = (end + 1, n.dir);
     }
-    let mut all = lists.concat();
-    all.sort();
-    all
+    ends.extend((end > 0).then_some(end));
+    debug_assert!(ends.is_sorted_by(|a, b| a < b), "a directory without changes");
+    ends
+}
+
+/// Returns where the inodes are that are made and not dead, each once.
+fn live_uses(uses: &[Use], dead: &[(Ino, u32)]) -> Vec<u32> {
+    debug_assert!(uses.is_sorted() && dead.is_sorted(), "what is made, or dead, is out of order");
+    let first = uses.first().map_or(0, |u| dead.partition_point(|d| *d < (u.ino, u.generation)));
+    let mut dead = dead[first..].iter().peekable();
+    let uses = uses.chunk_by(|a, b| (a.ino, a.generation) == (b.ino, b.generation)).map(|u| &u[0]);
+    let live = uses.filter(|u| {
+        while dead.next_if(|d| **d < (u.ino, u.generation)).is_some() {}
+        dead.peek().is_none_or(|d| **d != (u.ino, u.generation))
+    });
+    live.map(|u| u.at).collect()
 }
 
 /// Keeps of the changes of rights of each inode the last, with the last ACLs.
@@ -423,9 +448,9 @@ fn keep_last_rights(p: &mut Plan<'_>) {
 }
 
 /// Returns what is left of each key that does not end as it began, in the order of the keys.
-fn net_changes(steps: &Ordered<Step<'_>>, places: &[Place]) -> Vec<Net> {
+fn net_changes(steps: &Ordered<Step<'_>>, places: &[Place]) -> NetChanges {
     debug_assert!(places.is_sorted(), "steps of one key do not follow each other");
-    let mut left = Vec::with_capacity(places.len());
+    let mut left = NetChanges { net: Vec::with_capacity(places.len()), earlier: Vec::new() };
     let mut keep = |step: u32, first: &Step<'_>, last: &Step<'_>| {
         if first.old != last.new.map_or(Ino::NONE, |n| n.0) {
             let bytes = (ENTRY_HEADER + last.name.len()) as i64;
@@ -434,7 +459,10 @@ fn net_changes(steps: &Ordered<Step<'_>>, places: &[Place]) -> Vec<Net> {
                 (false, true) => bytes,
                 _ => 0,
             };
-            left.push(Net { step, old: first.old, dir: last.dir, taken_out });
+            left.net.push(Net { step, dir: last.dir, taken_out });
+            if first.old != last.old {
+                left.earlier.push((step, first.old));
+            }
         }
     };
     let mut chain: Vec<(u32, &Step<'_>)> = Vec::new();
@@ -484,7 +512,7 @@ fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
 /// may have logged a part of the epoch, which only the commit of the whole undoes.
 pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
     // That order is about the one of their versions.
-    let p = arrange(vec![gather(0, buffers)?], true);
+    let p = arrange(vec![gather(0, buffers)?], true, 1);
     let mut effects: Vec<(Version, Effect<'_>)> = Vec::with_capacity(p.changes.len() + p.news.len());
     let mut first = Version { epoch: u64::MAX, ..Default::default() };
     if let Some(g) = buffers.iter().flat_map(|b| record::groups(b)).next() {

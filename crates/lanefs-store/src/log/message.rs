@@ -8,6 +8,8 @@ use crate::log::mlog::{BatchPlace, Mlog};
 use lanefs_format::batch::{self, BatchHead, BatchKind, InodeRecord};
 use lanefs_format::superblock::MIN_SEGMENT_BLOCKS;
 use lanefs_format::{Block, BlockAddr};
+use lanefs_sync::parallel;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,17 +20,29 @@ const _: () = assert!(BATCH_MAX > 0 && MIN_SEGMENT_BLOCKS > 1, "a batch behind t
 /// Messages of so many blocks share the memory that they are encoded into.
 const LARGE_MESSAGE: usize = 64;
 
+/// Blocks of messages that are worth several threads.
+const SHARED: usize = if cfg!(test) { 2 } else { 256 };
+
 /// A run of encoded blocks and where it goes.
-pub(crate) struct BatchRun {
-    pub addr: BlockAddr,
+struct BatchRun {
+    addr: BlockAddr,
     /// Which of the blocks.
-    pub blocks: std::ops::Range<usize>,
+    blocks: std::ops::Range<usize>,
 }
 
-impl BatchRun {
-    /// Returns the request that writes it.
-    pub fn of<'b>(&self, blocks: &'b [Block]) -> Write<'b> {
-        Write { addr: self.addr, data: batch::bytes_of(&blocks[self.blocks.clone()]) }
+/// Messages as they are written.
+pub(crate) struct Encoded {
+    /// There may be more of them than there are runs for.
+    blocks: Vec<Block>,
+    runs: Vec<BatchRun>,
+}
+
+impl Encoded {
+    /// Returns the requests that write them.
+    pub fn writes(&self) -> impl Iterator<Item = Write<'_>> {
+        let write =
+            |r: &BatchRun| Write { addr: r.addr, data: batch::bytes_of(&self.blocks[r.blocks.clone()]) };
+        self.runs.iter().map(write)
     }
 }
 
@@ -107,6 +121,9 @@ pub(crate) struct Pending {
     pub previous: u64,
     /// The shares' bytes; who committed the epoch has the same ones.
     pub shares: Vec<Arc<Vec<u8>>>,
+    /// For each share the parts of blocks that the inodes take which it makes
+    /// ([`Mlog::parts_of`]); none where it is only written again.
+    pub unfolded: Vec<u64>,
     /// Inodes that it makes and a later epoch ended.
     pub cancelled: u64,
 }
@@ -158,66 +175,93 @@ impl Log {
         bytes / (u64::from((n - 1) / most) * batch::room_in(most as usize) as u64)
     }
 
-    /// Appends the blocks of a placed message to `out`, and where they go to `runs`.
-    pub fn encode_placed(&self, p: &Placed, out: &mut Vec<Block>, runs: &mut Vec<BatchRun>) {
+    /// Returns the number of blocks that a placed message takes.
+    fn blocks_of(&self, p: &Placed) -> usize {
         let split = pieces(p.bytes.len(), self.segments.geometry.segment_blocks);
         debug_assert_eq!(p.places.len(), split.len(), "it was placed as it is split");
-        let links = p.places.iter().filter(|p| p.link.is_some()).count();
-        out.reserve_exact(split.iter().map(|s| s.0 as usize).sum::<usize>() + links);
-        let mut at = 0;
+        split.iter().map(|s| s.0 as usize).sum::<usize>() + p.link_seqs().count()
+    }
+
+    /// Encodes a placed message into blocks of zeros, as many as it takes, and appends to `runs`
+    /// where they go; the first of them is number `first` there.
+    fn encode_placed(&self, p: &Placed, out: &mut [Block], first: usize, runs: &mut Vec<BatchRun>) {
+        let split = pieces(p.bytes.len(), self.segments.geometry.segment_blocks);
+        debug_assert_eq!(out.len(), self.blocks_of(p), "as many as it takes");
+        let (mut at, mut start) = (0, 0);
+        let mut run = |addr, blocks: std::ops::Range<usize>| {
+            runs.push(BatchRun { addr, blocks: first + blocks.start..first + blocks.end });
+        };
         for (part, (place, &(blocks, n))) in p.places.iter().zip(&split).enumerate() {
             let ctx = self.context(place.seq);
             let stamp = self.stamp(place.seq);
             if let Some((addr, link)) = place.link {
-                runs.push(BatchRun { addr, blocks: out.len()..out.len() + 1 });
-                out.push(*batch::encode_chain(link, addr, ctx, stamp));
+                run(addr, start..start + 1);
+                out[start] = *batch::encode_chain(link, addr, ctx, stamp);
+                start += 1;
             }
-            let start = out.len();
-            out.resize(start + blocks as usize, Block([0; lanefs_format::BLOCK_SIZE]));
+            let end = start + blocks as usize;
             let head = BatchHead { part: part as u32, prior: place.prior, acked: place.acked, ..p.head };
             let bytes = p.bytes.range(at, n);
-            batch::encode_batch(&mut out[start..], &head, &bytes, place.addr, ctx, stamp);
-            at += n;
-            runs.push(BatchRun { addr: place.addr, blocks: start..out.len() });
+            batch::encode_batch(&mut out[start..end], &head, &bytes, place.addr, ctx, stamp);
+            run(place.addr, start..end);
+            (at, start) = (at + n, end);
         }
         debug_assert_eq!(at, p.bytes.len(), "a part of a message is in no batch");
+        debug_assert_eq!(start, out.len(), "a block is in no batch");
     }
 
-    /// Encodes placed messages into one run of blocks: that of the last call if that is free and
-    /// they are large. The caller gives it back ([`Log::keep_blocks`]).
-    pub fn encode_all<'p>(
-        &self,
-        placed: impl Iterator<Item = &'p Placed> + Clone,
-    ) -> (Vec<Block>, Vec<BatchRun>) {
-        let blocks: usize = placed.clone().map(|p| p.bytes.len() / lanefs_format::BLOCK_SIZE).sum();
-        let kept = if blocks >= LARGE_MESSAGE { self.blocks.try_lock() } else { None };
-        let mut out = kept.map_or_else(Vec::new, |mut kept| std::mem::take(&mut *kept));
-        debug_assert!(out.is_empty(), "what was written is cleared when it is given back");
-        let mut runs = Vec::new();
-        placed.for_each(|p| self.encode_placed(p, &mut out, &mut runs));
-        debug_assert!(runs.iter().all(|r| !r.blocks.is_empty() && r.blocks.end <= out.len()));
-        (out, runs)
+    /// Encodes placed messages; large ones by several threads. The caller gives the blocks back
+    /// ([`Log::keep_blocks`]).
+    pub fn encode_all<'p>(&self, placed: impl Iterator<Item = &'p Placed>) -> SmallVec<[Encoded; 1]> {
+        let placed: SmallVec<[(&Placed, usize); 2]> = placed.map(|p| (p, self.blocks_of(p))).collect();
+        let blocks: usize = placed.iter().map(|p| p.1).sum();
+        if blocks < SHARED {
+            return smallvec![self.encode(&placed)];
+        }
+        let placed: Vec<_> = placed.chunks(1).collect();
+        parallel::map_with(self.threads(), placed, |p| self.encode(p)).into()
+    }
+
+    /// Encodes messages, each of which takes so many blocks, into one run of blocks: that of an
+    /// earlier call if one is free and they are large.
+    fn encode(&self, placed: &[(&Placed, usize)]) -> Encoded {
+        let number = placed.iter().map(|p| p.1).sum();
+        let kept = if number >= LARGE_MESSAGE { self.blocks.try_lock() } else { None };
+        let mut blocks = kept.and_then(|mut kept| kept.pop()).unwrap_or_default();
+        let stale = blocks.len().min(number);
+        blocks[..stale].fill(Block([0; lanefs_format::BLOCK_SIZE]));
+        // Exactly so much memory is asked for.
+        blocks.reserve_exact(number - stale);
+        blocks.resize(number.max(blocks.len()), Block([0; lanefs_format::BLOCK_SIZE]));
+        let (mut runs, mut first) = (Vec::new(), 0);
+        for &(p, number) in placed {
+            self.encode_placed(p, &mut blocks[first..first + number], first, &mut runs);
+            first += number;
+        }
+        debug_assert_eq!(first, number, "a message is in no block");
+        Encoded { blocks, runs }
     }
 
     /// Writes placed messages, by one submission, and nothing else with them. Returns the devices.
-    pub fn write_placed<'p>(&self, placed: impl Iterator<Item = &'p Placed> + Clone) -> Result<u64> {
-        let (blocks, runs) = self.encode_all(placed);
-        let reqs: Vec<Write<'_>> = runs.iter().map(|r| r.of(&blocks)).collect();
+    pub fn write_placed<'p>(&self, placed: impl Iterator<Item = &'p Placed>) -> Result<u64> {
+        let encoded = self.encode_all(placed);
+        let reqs: Vec<Write<'_>> = encoded.iter().flat_map(Encoded::writes).collect();
         let written = self.io.write(&reqs);
         drop(reqs);
-        self.keep_blocks(blocks);
+        self.keep_blocks(encoded);
         written
     }
 
-    /// Keeps the memory of blocks that were written for the next large message: fresh memory has to
-    /// be cleared by the system first, which takes as long as all the rest of a commit.
-    pub fn keep_blocks(&self, mut blocks: Vec<Block>) {
-        if blocks.capacity() >= LARGE_MESSAGE
-            && let Some(mut kept) = self.blocks.try_lock()
-            && kept.capacity() < blocks.capacity()
-        {
-            blocks.clear();
-            *kept = blocks;
+    /// Keeps the memory of blocks that were written for the next large messages: fresh memory has
+    /// to be cleared by the system first, which takes as long as all the rest of a commit.
+    pub fn keep_blocks(&self, encoded: SmallVec<[Encoded; 1]>) {
+        let large = encoded.into_iter().map(|e| e.blocks).filter(|b| b.len() >= LARGE_MESSAGE);
+        for blocks in large {
+            if let Some(mut kept) = self.blocks.try_lock()
+                && kept.len() < self.mlogs.len()
+            {
+                kept.push(blocks);
+            }
         }
     }
 

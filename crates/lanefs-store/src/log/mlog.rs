@@ -604,23 +604,24 @@ impl Mlog {
             _ => h.pending.push(Kept { checkpoint, groups: groups.to_vec() }),
         }
         drop(h);
-        self.add_unfolded(groups);
+        self.add_unfolded(self.parts_of(groups));
     }
 
-    /// Counts the space of the inodes that groups make which are durable here from now on.
-    pub fn add_unfolded(&self, groups: &[u8]) {
+    /// Counts the space of inodes, in parts of blocks ([`Mlog::parts_of`]), that groups make which
+    /// are durable here from now on.
+    pub fn add_unfolded(&self, parts: u64) {
         // Relaxed, here and below: an estimate, on a line that every batch writes.
-        self.unfolded.fetch_add(self.parts_of(groups), Ordering::Relaxed);
+        self.unfolded.fetch_add(parts, Ordering::Relaxed);
     }
 
     /// Takes off that of inodes which were folded.
-    pub fn sub_unfolded(&self, groups: &[u8]) {
-        self.unfolded.fetch_sub(self.parts_of(groups).min(self.unfolded()), Ordering::Relaxed);
+    pub fn sub_unfolded(&self, parts: u64) {
+        self.unfolded.fetch_sub(parts.min(self.unfolded()), Ordering::Relaxed);
     }
 
     /// Returns the parts of blocks that the inodes take which these groups make. The effect that
     /// makes one is its group's first.
-    fn parts_of(&self, groups: &[u8]) -> u64 {
+    pub fn parts_of(&self, groups: &[u8]) -> u64 {
         let all = record::groups(groups).map_while(std::result::Result::ok);
         let made = all.filter_map(|g| g.made_inode());
         made.map(|(mode, bytes)| parts_of_inode(self.packed, mode & libc::S_IFMT == libc::S_IFDIR, bytes))
@@ -645,8 +646,8 @@ impl Mlog {
         for k in &mut h.pending {
             let kept = keep(&k.groups);
             debug_assert!(kept.len() <= k.groups.len(), "groups are left out, none comes to them");
-            self.sub_unfolded(&k.groups);
-            self.add_unfolded(&kept);
+            self.sub_unfolded(self.parts_of(&k.groups));
+            self.add_unfolded(self.parts_of(&kept));
             k.groups = kept;
         }
         h.pending.retain(|k| !k.groups.is_empty());
@@ -1063,9 +1064,9 @@ mod tests {
         let (first, second) = (birth(5), birth(6));
         m.keep_groups(&[&first[..], &second].concat(), 1);
         assert_eq!(m.unfolded(), 2 * PARTS_OF_BLOCK);
-        m.add_unfolded(&first);
+        m.add_unfolded(m.parts_of(&first));
         assert_eq!(m.unfolded(), 3 * PARTS_OF_BLOCK);
-        m.sub_unfolded(&first);
+        m.sub_unfolded(m.parts_of(&first));
         m.prune_groups(|all| {
             assert_eq!(all.len(), first.len() + second.len());
             second.clone()
@@ -1078,7 +1079,7 @@ mod tests {
         m.prune_groups(|_| Vec::new());
         assert_eq!((m.groups_before(3), m.unfolded()), (Vec::new(), 0));
         m.prune_groups(|_| unreachable!("nothing is kept"));
-        m.sub_unfolded(&first);
+        m.sub_unfolded(m.parts_of(&first));
         assert_eq!(m.unfolded(), 0);
     }
 

@@ -84,9 +84,9 @@ pub(crate) struct Log {
     /// The last epoch committed or folded. Written when one is published, and by folds. Relaxed: it
     /// goes into stamps and reports, and decides nothing.
     pub epoch: CachePadded<AtomicU64>,
-    /// The memory of the blocks of the last large message, for the next one ([`Log::encode_all`]).
-    /// Taken by commits and by nothing that is small.
-    blocks: CachePadded<Mutex<Vec<Block>>>,
+    /// The memory of the blocks of the last large messages, for the next ones
+    /// ([`Log::encode_all`]). Taken by commits and by nothing that is small.
+    blocks: CachePadded<Mutex<Vec<Vec<Block>>>>,
 }
 
 impl Log {

@@ -312,8 +312,8 @@ fn fold_and_collect(persist: &Persist) -> Result<()> {
     persist.reclaim.lock().fruitless = false;
     // What was removed is free memory only once the collector has come to it, which nothing
     // but use turns. Twice: the collector's own lists are let go of in the first.
-    reclaim::collect_all();
-    reclaim::collect_all();
+    reclaim::collect_all(persist.store.threads());
+    reclaim::collect_all(persist.store.threads());
     *persist.background.last_checkpoint.lock() = Some(Instant::now());
     Ok(())
 }

@@ -160,3 +160,35 @@ fn forget_dead(persist: &Persist, folded: u64) {
     let left = dead.len();
     dead.shrink_to(left * 2);
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::persist::testing::volume;
+
+    /// Inodes that share blocks were counted as if each had several of its own: the cleaner moved
+    /// what there was, and a dozen checkpoints were made, on a volume with space enough.
+    #[test]
+    fn many_renames_are_folded_by_one_checkpoint() {
+        let (v, _) = volume(256);
+        let (fs, persist) = (v.fs(), &v.0.persist);
+        let name = |n: usize| format!("/{n}");
+        (0..35_000).for_each(|n| drop(fs.create(name(n)).unwrap()));
+        v.checkpoint().unwrap();
+        // Segments that are worth cleaning.
+        fs.write("/large", vec![7; 8 << 20]).unwrap();
+        v.sync().unwrap();
+        let large = fs.open("/large", crate::OpenOptions::new().write(true)).unwrap();
+        (0..1024).for_each(|n| large.write_all_at(&[8; 4096], n * 8192).unwrap());
+        v.sync().unwrap();
+        v.checkpoint().unwrap();
+        (0..35_000).for_each(|n| fs.rename(name(n), format!("/new name {n}")).unwrap());
+        let made = || {
+            let made = persist.store.report().checkpoints;
+            (made.folding, made.in_place)
+        };
+        let before = made();
+        v.checkpoint().unwrap();
+        assert_eq!(made(), (before.0 + 1, before.1), "there is space enough");
+        assert_eq!(persist.journal.backlog.lock().bytes, 0, "all is folded");
+    }
+}

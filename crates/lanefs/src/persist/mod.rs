@@ -42,6 +42,7 @@ pub(crate) mod capture;
 pub(crate) mod checkpoint;
 pub(crate) mod closure;
 pub(crate) mod commit;
+mod ending;
 pub(crate) mod fold;
 pub(crate) mod free;
 pub(crate) mod fsync;

@@ -24,30 +24,22 @@
 //!    then, not at the checkpoint: files that live for a moment would fill a small volume with
 //!    promises.
 
-use crate::core::page_store;
 use crate::error::Result;
-use crate::memfs::Inode;
-use crate::memfs::inode::{ENDED, FREED};
 use crate::oplog::buffer::SoleGroup;
 use crate::oplog::lane::Orphan;
-use crate::ops::{Op, remove};
+use crate::ops::remove;
 use crate::persist::Persist;
+use crate::persist::ending::{EndedShare, EndingRound, drop_ended, fills_the_log};
 use lanefs_format::Ino;
-use lanefs_format::record::Effect;
 use lanefs_store::PARTS_OF_BLOCK;
-use lanefs_sync::lock::MutexGuard;
-use smallvec::SmallVec;
+use lanefs_sync::hash::WordSet;
+use lanefs_sync::parallel;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Inodes that are asked for before they are looked at: by the time of their end most have left the
-/// processor's cache.
-const AHEAD: usize = 8;
-/// Inodes whose ends are logged as one group.
-const TOGETHER: usize = 64;
-const _: () = assert!(TOGETHER * 16 < lanefs_format::record::GROUP_MAX / 2, "their ends fit in a group");
+/// Inodes that end and are worth several threads.
+const SHARED: usize = if cfg!(test) { 64 } else { 1 << 13 };
 
 /// The inodes that are about to end, and those that ended and are not folded.
 #[derive(Default)]
@@ -105,11 +97,23 @@ impl Reaper {
         self.staged.as_ref().is_some_and(|s| s.0.load(Ordering::Acquire))
     }
 
-    /// Notes an inode of so many parts of a block that was made in epoch `born` and ended in
-    /// `epoch`.
-    fn note_unmade(&mut self, epoch: u64, born: u64, parts: u64) {
-        debug_assert!(0 < born && born <= epoch, "made in epoch {born}, it ended in {epoch}");
-        *self.cancelled.entry((epoch, born)).or_default() += parts;
+    /// Notes what a thread has ended, and what it left.
+    fn note_ended(&mut self, mut share: EndedShare) {
+        debug_assert!(
+            share.ended.is_sorted_by_key(|e| e.0),
+            "an epoch's ends were logged behind a later one's"
+        );
+        self.open.append(&mut share.open);
+        self.blocks += share.blocks;
+        self.freed.extend_from_slice(&share.ended);
+        self.buried.append(&mut share.ended);
+        // Another thread may have gone on in a later epoch.
+        if !self.buried.is_sorted_by_key(|b| b.0) {
+            self.buried.sort_by_key(|b| b.0);
+        }
+        for (of, parts) in share.unmade {
+            *self.cancelled.entry(of).or_default() += parts;
+        }
     }
 
     /// Checks what holds between its lists whenever the lock is free.
@@ -147,16 +151,6 @@ pub(crate) fn reap_soon(persist: &Persist) -> Result<usize> {
     reap_rounds(persist, 150, 2, OfLanes::Nothing)
 }
 
-/// Returns whether what is logged and not committed may take a quarter of what is free: then the
-/// ends of more inodes wait for a checkpoint. Many small inodes have little space to give back, and
-/// the end of each takes some in the log.
-pub(crate) fn fills_the_log(persist: &Persist) -> bool {
-    let free = persist.store.free_segment_blocks() * lanefs_format::BLOCK_SIZE as u64;
-    let open = persist.journal.open_log_bytes() as u64;
-    debug_assert!(open < 1 << 48, "{open} bytes are in memory");
-    open > free / 4
-}
-
 /// Ends the inodes that a checkpoint should not write: of files that ended by now, but for their
 /// grace. Waits for that some milliseconds at most.
 pub(crate) fn reap_for_checkpoint(persist: &Persist) -> Result<usize> {
@@ -191,7 +185,7 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize, of_lanes: 
         let mut last = 0;
         if let Some((_, list)) = r.staged.take() {
             let most = list.len();
-            last = reap_list(persist, &mut r, list)?;
+            last = reap_list(persist, &mut r, &list)?;
             debug_assert!(last <= most, "{last} of {most} inodes ended");
             reaped += last;
         }
@@ -233,19 +227,9 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize, of_lanes: 
 /// the memory between two checkpoints.
 pub(super) fn drop_buried(persist: &Persist, r: &mut Reaper) {
     let committed = persist.journal.committed();
-    let guard = crossbeam_epoch::pin();
     debug_assert!(r.buried.is_sorted_by_key(|b| b.0), "an epoch's ends were logged behind a later one's");
     let done = r.buried.partition_point(|b| b.0 <= committed);
-    for n in 0..done {
-        if let Some(next) = r.buried[..done].get(n + AHEAD) {
-            persist.memfs.inodes.expect(next.1, &guard);
-        }
-        let found = persist.memfs.inodes.get(r.buried[n].1, &guard);
-        if let Some(inode) = found.filter(|c| c.has(FREED)) {
-            persist.memfs.inodes.remove(inode, &guard);
-            persist.journal.count_inodes(-1);
-        }
-    }
+    parallel::map(shares(&r.buried[..done], threads_for(persist, done)), |share| drop_ended(persist, share));
     r.buried.drain(..done);
     // As many as were removed at once need not come again.
     r.buried.shrink_to(r.buried.len() * 2);
@@ -285,149 +269,48 @@ fn give_back_of(persist: &Persist, r: &mut Reaper) -> u64 {
     back
 }
 
-/// Ends those inodes of a list that nobody knows any more; returns how many. The others go on with
-/// those that are open.
-fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Orphan>) -> Result<usize> {
+/// Ends those inodes of a list that nobody knows any more, with several threads if they are many;
+/// returns how many. The others go on with those that are open.
+fn reap_list(persist: &Persist, r: &mut Reaper, list: &[Orphan]) -> Result<usize> {
     debug_assert!(r.staged.is_none(), "another list waits for its grace");
-    let guard = crossbeam_epoch::pin();
     let keeper = persist.keeper.lock();
-    // A callback that panics keeps what it was asked for, and not the thread from its work.
-    let asked = |keeps: &super::Keeper, ino| catch_unwind(AssertUnwindSafe(|| keeps(ino))).unwrap_or(true);
-    let kept = |ino: Ino| keeper.as_ref().is_some_and(|keeps| asked(keeps, ino));
-    let open = persist.journal.open_inodes();
-    let mut doomed: Vec<Orphan> = Vec::with_capacity(list.len());
-    for (n, o) in list.iter().enumerate() {
-        if let Some(next) = list.get(n + AHEAD) {
-            persist.memfs.inodes.expect(next.ino, &guard);
-        }
-        let ino = o.ino;
-        // A link may have been added through an open handle, and a number may be on the list
-        // twice.
-        let Some(c) = persist.memfs.inodes.get(ino, &guard).filter(|c| c.nlink.load(Ordering::SeqCst) == 0)
-        else {
-            continue;
-        };
-        if open.contains(&ino.0) || kept(ino) {
-            r.open.push(ino);
-        } else if c.life.fetch_or(FREED, Ordering::SeqCst) & FREED == 0 {
-            doomed.push(*o);
-        }
+    let of_round = EndingRound { persist, open: persist.journal.open_inodes(), keeper: keeper.as_ref() };
+    let threads = threads_for(persist, list.len());
+    let parts = parallel::map(shares(list, threads), |share| of_round.choose(share));
+    let (mut doomed, mut is_open) = (Vec::with_capacity(list.len()), Vec::new());
+    for mut part in parts {
+        doomed.append(&mut part.0);
+        is_open.append(&mut part.1);
     }
-    let open = if doomed.is_empty() { open } else { persist.journal.open_inodes() };
-    let mut n = 0;
-    let mut is_full = false;
-    for (turn, some) in doomed.chunks(TOGETHER).enumerate() {
-        is_full |= turn % 16 == 15 && fills_the_log(persist);
-        let mut ended: SmallVec<[(&Inode, MutexGuard<'_, ()>); TOGETHER]> = SmallVec::new();
-        for (at, &Orphan { ino, removal }) in some.iter().enumerate() {
-            if let Some(next) = doomed.get(turn * TOGETHER + at + AHEAD) {
-                persist.memfs.inodes.expect(next.ino, &guard);
-            }
-            let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
-            if is_full {
-                inode.clear(FREED);
-                r.open.push(ino);
-                continue;
-            }
-            // Who is writing it back may have captured it before: an update behind the fold of its
-            // end would bring its number to life again.
-            let not_written = inode.sync_lock.try_lock();
-            let is_named = inode.nlink.load(Ordering::SeqCst) != 0;
-            match not_written.filter(|_| !open.contains(&ino.0) && !is_named && !kept(ino)) {
-                Some(not_written) => {
-                    void_groups(persist, inode, removal);
-                    ended.push((inode, not_written));
-                }
-                None => {
-                    inode.clear(FREED);
-                    if inode.nlink.load(Ordering::SeqCst) == 0 {
-                        r.open.push(ino);
-                    }
-                }
-            }
-        }
-        n += ended.len();
-        end(persist, r, &ended);
-    }
+    r.open.append(&mut is_open);
+    // Who opened one of them meanwhile is seen now (3).
+    let open = if doomed.is_empty() { WordSet::default() } else { persist.journal.open_inodes() };
+    let of_round = EndingRound { open, ..of_round };
+    let ended = parallel::map(shares(&doomed, threads), |share| of_round.end_all(share));
+    let number = ended.iter().map(|e| e.ended.len()).sum();
+    ended.into_iter().for_each(|e| r.note_ended(e));
     // A file that got and lost names while it was open is on the list more than once.
     r.open.sort_unstable();
     r.open.dedup();
+    let guard = crossbeam_epoch::pin();
     let has_much = |ino: &Ino| persist.memfs.inodes.get(*ino, &guard).is_some_and(remove::has_much);
     let keeps_much = r.open.iter().any(has_much);
     if persist.keeps_much.load(Ordering::Relaxed) != keeps_much {
         persist.keeps_much.store(keeps_much, Ordering::Relaxed);
     }
     r.check_invariants();
-    Ok(n)
+    Ok(number)
 }
 
-/// Ends inodes that nobody knows any more, and whose locks against being written back are held.
-fn end(persist: &Persist, r: &mut Reaper, ended: &[(&Inode, MutexGuard<'_, ()>)]) {
-    if ended.is_empty() {
-        return;
-    }
-    let folded = persist.journal.folded();
-    let epoch = log_dead(persist, ended);
-    debug_assert!(epoch > folded, "the end of an inode was folded before it was logged");
-    for (inode, _) in ended {
-        debug_assert!(!inode.has(ENDED), "inode {} ends twice", inode.ino);
-        inode.set(ENDED);
-        if let Some(d) = inode.data() {
-            r.blocks += d.blocks();
-            d.drop_all(&page_store::data_ctx(persist, inode));
-        } else if inode.dir().is_some() {
-            r.blocks += 1;
-        }
-        inode.drop_stamps();
-        r.freed.push((epoch, inode.ino));
-        r.buried.push((epoch, inode.ino));
-        if inode.born > folded {
-            // What was voided was as good as ended in its own epoch: no fold was to make it.
-            let ended = if inode.sole_group() == SoleGroup::VOID { inode.born } else { epoch };
-            r.note_unmade(ended, inode.born, persist.store.parts_of_inode(inode.dir().is_some(), 0));
-        }
-    }
-    let mut dead = persist.memfs.dead.lock();
-    for (inode, _) in ended {
-        let is_first = dead.insert(inode.ino.0);
-        debug_assert!(is_first, "4: number {} was given out before its end was folded", inode.ino);
-    }
+/// Returns how many threads so many inodes that end are worth.
+fn threads_for(persist: &Persist, inodes: usize) -> usize {
+    if inodes < SHARED { 1 } else { persist.store.threads() }
 }
 
-/// Voids the groups that made an inode and took its only name, if their epoch still runs. Nobody
-/// knows the inode any more, so no other group comes to name it.
-fn void_groups(persist: &Persist, inode: &Inode, removal: SoleGroup) {
-    debug_assert!(inode.has(FREED), "somebody may be about to log a change of inode {}", inode.ino);
-    let (Some((lane, made)), Some((there, removed))) = (inode.sole_group().place(), removal.place()) else {
-        return;
-    };
-    debug_assert_eq!(lane, there, "another lane took the name: its group is one more");
-    if persist.journal.lanes.lock(lane).void_both(inode.born, made, removed) {
-        inode.set_sole_group(SoleGroup::VOID);
-    }
-}
-
-/// Logs the end of inodes, as one group; returns its epoch.
-fn log_dead(persist: &Persist, ended: &[(&Inode, MutexGuard<'_, ()>)]) -> u64 {
-    let mut op = Op::begin(persist);
-    for (inode, _) in ended {
-        debug_assert!(inode.has(FREED), "3: who finds inode {} would go on with it", inode.ino);
-        debug_assert_eq!(inode.nlink.load(Ordering::SeqCst), 0, "inode {} has a name", inode.ino);
-        inode.note_lane(op.lane, 0);
-    }
-    // Whoever asks for durability asks for names: the end of a file that has none is nobody's
-    // concern.
-    let v = op.version_unasked();
-    let mut effects: SmallVec<[Effect<'_>; TOGETHER]> = SmallVec::new();
-    for (inode, _) in ended {
-        debug_assert!(v.epoch >= inode.born, "inode {} ends before it was made", inode.ino);
-        inode.note_lane(op.lane, v.epoch);
-        let is_logged = inode.sole_group() != SoleGroup::VOID;
-        op.log.undoes.inodes += usize::from(is_logged && inode.born == v.epoch);
-        effects.push(Effect::Dead { ino: inode.ino, generation: inode.generation });
-    }
-    op.append(v, &effects);
-    v.epoch
+/// Divides a list among threads.
+fn shares<T>(list: &[T], threads: usize) -> Vec<&[T]> {
+    debug_assert!(threads > 0, "nobody does it");
+    list.chunks(list.len().div_ceil(threads).max(1)).collect()
 }
 
 #[cfg(test)]
@@ -515,7 +398,7 @@ mod tests {
                 commit::seal_and_commit(inner).unwrap();
                 if turn == 0 {
                     let born = inner.reaper.lock().cancelled.keys().next().unwrap().1;
-                    inner.reaper.lock().note_unmade(u64::MAX - 1, born, 1);
+                    inner.reaper.lock().cancelled.insert((u64::MAX - 1, born), 1);
                 }
                 assert_eq!(release_cancelled(inner), 100, "the end of another is not durable");
                 inner.reaper.lock().cancelled.clear();

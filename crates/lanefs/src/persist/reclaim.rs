@@ -15,6 +15,7 @@ use crate::memfs::inode::{DIRTY, ENDED, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED
 use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::{Ino, ROOT_INO};
+use lanefs_sync::parallel::in_parallel;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -64,21 +65,30 @@ struct Round {
 /// last is the last in its queue.
 const TURNS: usize = 1024;
 
-/// Turns the collector until it has come to `done`; returns false if somebody is pinned all the
-/// time.
-fn collect(done: &AtomicBool) -> bool {
-    (0..TURNS).any(|_| {
+/// Turns the collector until it has come to `done`; returns false if it has not after so many
+/// turns: somebody may be pinned all the time.
+fn collect(done: &AtomicBool, turns: usize) -> bool {
+    (0..turns).any(|_| {
         crossbeam_epoch::pin().flush();
         done.load(Ordering::Acquire)
     })
 }
 
-/// Frees what was let go so far, unless somebody is pinned all the time.
-pub(super) fn collect_all() {
+/// Turns after which what is left is worth several threads.
+const FEW_TURNS: usize = 16;
+
+/// Frees what was let go so far, with several threads if it is much, unless somebody is pinned all
+/// the time.
+pub(super) fn collect_all(threads: usize) {
+    debug_assert!(threads > 0, "nobody does it");
     let done = Arc::new(AtomicBool::new(false));
     let signal = done.clone();
     crossbeam_epoch::pin().defer(move || signal.store(true, Ordering::Release));
-    collect(&done);
+    if !collect(&done, FEW_TURNS) {
+        in_parallel(threads, threads, |_| {
+            collect(&done, TURNS);
+        });
+    }
 }
 
 /// Does one round: evicts what was frozen last time, freezes the next candidates. Returns inodes
@@ -87,7 +97,7 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
     let mut r = persist.reclaim.lock();
     r.check_invariants();
     let mut evicted = 0;
-    if r.last.as_ref().is_some_and(|l| !collect(&l.done)) {
+    if r.last.as_ref().is_some_and(|l| !collect(&l.done, TURNS)) {
         return 0;
     }
     let guard = crossbeam_epoch::pin();

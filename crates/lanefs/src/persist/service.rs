@@ -2,7 +2,7 @@
 //! and the end of a volume.
 
 use super::capture::{self, For, With};
-use super::{Persist, ahead, checkpoint, free, host, names, reaper, replaced, writeback};
+use super::{Persist, ahead, checkpoint, ending, free, host, names, reaper, replaced, writeback};
 use crate::core::Persistence;
 use crate::error::{Error, Result};
 use crate::memfs::Inode;
@@ -115,7 +115,7 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
         }
         // Whoever has no patience unmounts all the same.
         let fold = || host::however_long(persist, || checkpoint::checkpoint(persist));
-        while matches!(content, Ok(1..)) && reaper::fills_the_log(persist) {
+        while matches!(content, Ok(1..)) && ending::fills_the_log(persist) {
             content = fold().and_then(|_| reaper::reap(persist, true));
         }
         let content = content.and(host::however_long(persist, || writeback::write_back_last(persist)));

@@ -65,6 +65,7 @@ use lanefs_format::slot::{Position, Root, Slot};
 use lanefs_format::superblock::Superblock;
 use lanefs_format::{BlockRef, Ino};
 use lanefs_sync::lock::Mutex;
+use needs::Needs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -174,10 +175,11 @@ impl Checkpoints<'_> {
         }
         let plan = plan(input.groups.iter().map(|b| b.as_slice()), self.log.threads())?;
         let mut late = kind == Seal::Before;
-        if folding && m.durable > 0 && self.is_short_of_space(m, &plan) {
+        let needs = Needs::default();
+        if folding && m.durable > 0 && self.is_short_of_space(m, &plan, &needs) {
             // Folding halfway would be worse than folding late: free space first. The position is
             // then later than the seal, and what lies between is carried over (4).
-            self.clean_up_for(m, &plan)?;
+            self.clean_up_for(m, &plan, &needs)?;
             at = self.record_position(m);
             late = true;
         }
@@ -283,14 +285,14 @@ impl Checkpoints<'_> {
     }
 
     /// Checkpoints in place and cleans until there is space for a fold, or nothing more to be had.
-    fn clean_up_for(&self, m: &mut Maintenance, plan: &Plan<'_>) -> Result<()> {
+    fn clean_up_for(&self, m: &mut Maintenance, plan: &Plan<'_>, needs: &Needs) -> Result<()> {
         match self.in_place(m) {
             // What waits is too much to be carried: the fold gives space, and nothing else does.
             Err(StoreError::NoSpace) if self.unfolded.waits_long(&self.log.segments) => return Ok(()),
             done => done?,
         }
         for _ in 0..16 {
-            if !self.is_short_of_space(m, plan) {
+            if !self.is_short_of_space(m, plan, needs) {
                 break;
             }
             let target = u64::from(self.log.segments.free_count()) + 4;
@@ -375,8 +377,8 @@ impl Checkpoints<'_> {
             let cancelled: u64 = done.iter().map(|p| p.cancelled).sum();
             let before = self.unfolded.cancelled.fetch_sub(cancelled, Ordering::Relaxed);
             debug_assert!(before >= cancelled, "{cancelled} of {before} parts were cancelled");
-            for (i, share) in done.iter().flat_map(|p| p.shares.iter().enumerate()) {
-                self.log.mlogs[i % self.log.mlogs.len()].sub_unfolded(share);
+            for p in &done {
+                self.log.mlogs.iter().zip(&p.unfolded).for_each(|(l, parts)| l.sub_unfolded(*parts));
             }
         }
         self.log.let_go_of_slack();

@@ -21,6 +21,7 @@ use crate::engine::maintenance::{DeferredInode, Maintenance};
 use crate::engine::ordered::Run;
 use crate::engine::plan::{KeyChange, NewInode, Plan, RightsChange};
 use crate::engine::sink::Sink;
+use crate::engine::sorted;
 use crate::engine::totals::Totals;
 use crate::error::{Result, StoreError};
 use crate::inodes::Inodes;
@@ -34,6 +35,7 @@ use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
 use lanefs_sync::parallel;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -41,7 +43,7 @@ use std::sync::atomic::Ordering;
 /// each.
 pub(super) const TOGETHER: usize = 256;
 /// Changes of names, or of link counts, that are worth several threads.
-pub(super) const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
+pub(crate) const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
 
 /// Applies folds to the inodes in memory.
 #[derive(Clone, Copy)]
@@ -63,7 +65,7 @@ impl Fold<'_> {
     fn apply_plan(&self, m: &mut Maintenance, mut plan: Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
         // Relaxed: a floor for the next mount.
         self.totals.last_ts.fetch_max(plan.last_ts, Ordering::Relaxed);
-        let bare = self.fold_news(m, &plan, sink)?;
+        let others = self.fold_news(m, &plan, sink)?;
         for (n, r) in plan.rights.iter().enumerate() {
             if n % TOGETHER == 0 {
                 self.inodes.expect(plan.rights[n..].iter().take(TOGETHER).map(|r| r.ino), &self.log.io)?;
@@ -71,19 +73,18 @@ impl Fold<'_> {
             self.fold_rights(m, r)?;
             self.inodes.evict_or_flush(n, sink)?;
         }
-        let mut links = Links::default();
-        self.fold_names(m, &plan, sink, &mut links)?;
+        let links = self.fold_names(m, &plan, sink)?;
         self.log.space.note_taken_out(plan.taken_out);
         // What is done with goes before more comes.
         drop(std::mem::take(&mut plan.changes));
-        let mut links = links.sums();
-        self.put_off(m, &plan, bare, &mut links, sink)?;
-        // Of a fold that makes files few are left, and nobody looks for them among the others.
-        links.retain(|l| l.1 != 0);
+        let (made, links) = self.put_off(m, &plan, &others, &links);
+        for &at in &made {
+            if let Some(b) = plan.news.get(at) {
+                m.changed.extend(self.fold_new(b, sink)?);
+            }
+        }
         let ended = self.fold_all_links(m, &plan, links, sink)?;
-        let deferred = &m.deferred;
-        let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
-        for b in plan.news.iter().filter(|b| !is_put_off(b.ino)) {
+        for b in others.iter().chain(&made).filter_map(|at| plan.news.get(*at)) {
             if let Some(inode) = self.folded_inode(b.ino)?
                 && inode.lock().state.names() == 0
             {
@@ -112,55 +113,74 @@ impl Fold<'_> {
         Ok(())
     }
 
-    /// Makes the new inodes of which more is known than that they were made. Returns which are
-    /// left, for [`Fold::put_off`].
-    fn fold_news(&self, m: &mut Maintenance, plan: &Plan<'_>, sink: &mut Sink<'_>) -> Result<Vec<bool>> {
-        let mut bare = Vec::with_capacity(plan.news.len());
-        for b in plan.news.iter() {
+    /// Makes the new inodes of which more is known than that they were made; returns which they
+    /// are. The rest is left for [`Fold::put_off`].
+    fn fold_news(&self, m: &mut Maintenance, plan: &Plan<'_>, sink: &mut Sink<'_>) -> Result<Vec<usize>> {
+        let number = plan.news.len();
+        if let Some(last) = plan.news.get(number.saturating_sub(1)) {
             // Relaxed: a floor for the next mount.
-            self.totals.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
-            let is_bare = self.is_bare(plan, b);
-            bare.push(is_bare);
-            if !is_bare {
-                m.changed.extend(self.fold_new(b, sink)?);
-                sink.flush_if_full()?;
-            }
+            self.totals.next_chunk.fetch_max(last.ino.chunk() + 1, Ordering::Relaxed);
         }
-        Ok(bare)
+        let threads = self.threads_for(number);
+        let each = number.div_ceil(threads).max(1);
+        let shares: Vec<_> = (0..number).step_by(each).map(|from| from..number.min(from + each)).collect();
+        let parts = parallel::map(shares, |share| {
+            let news = share.clone().zip(plan.news.all().range(share).iter());
+            news.filter(|b| !self.is_bare(plan, b.1)).map(|b| b.0).collect::<Vec<_>>()
+        });
+        let others = parts.concat();
+        debug_assert!(others.is_sorted_by(|a, b| a < b), "an inode is looked at twice");
+        for b in others.iter().filter_map(|at| plan.news.get(*at)) {
+            m.changed.extend(self.fold_new(b, sink)?);
+            sink.flush_if_full()?;
+        }
+        Ok(others)
     }
 
-    /// Puts off those of the files of which nothing else is known (`bare`) that have names, with
-    /// these, and makes the others.
+    /// Returns how many threads so many changes are worth.
+    fn threads_for(&self, changes: usize) -> usize {
+        if changes < SHARED { 1 } else { self.log.threads() }
+    }
+
+    /// Puts off those of the files of which nothing else is known (all but `others`) that have
+    /// names, with these. Returns which are to be made now, since they have none, and the sums of
+    /// the names that the other inodes have gained or lost: none is 0. `links`: sorted lists of
+    /// these.
     fn put_off(
         &self,
         m: &mut Maintenance,
         plan: &Plan<'_>,
-        bare: Vec<bool>,
-        links: &mut [(Ino, i64)],
-        sink: &mut Sink<'_>,
-    ) -> Result<()> {
-        debug_assert_eq!(bare.len(), plan.news.len(), "it is known of each new inode whether it is bare");
-        let mut links = links.iter_mut().peekable();
-        for (b, _) in plan.news.iter().zip(bare).filter(|b| b.1) {
-            while links.next_if(|l| l.0 < b.ino).is_some() {}
-            let own = links.peek_mut().filter(|l| l.0 == b.ino && l.1 > 0);
-            match own.and_then(|l| Some((u32::try_from(l.1).ok()?, l))) {
-                Some((names, l)) => {
-                    // None is left to be folded.
-                    l.1 = 0;
-                    m.deferred.push(DeferredInode::new(b, names));
-                }
-                None => m.changed.extend(self.fold_new(b, sink)?),
-            }
-        }
+        others: &[usize],
+        links: &[Vec<(Ino, i64)>],
+    ) -> (Vec<usize>, Vec<(Ino, i64)>) {
+        let lens: Vec<usize> = links.iter().map(Vec::len).collect();
+        let threads = self.threads_for(lens.iter().sum::<usize>() + plan.news.len());
+        let cuts = sorted::cuts(&lens, |list, at| links[list][at].0, threads);
+        let is_before = |at: usize, cut: &Ino| plan.news.get(at).is_some_and(|b| b.ino < *cut);
+        let news = sorted::ranges(plan.news.len(), &cuts, is_before);
+        let shares: Vec<_> = sorted::pieces(links, &cuts, |l| l.0).into_iter().zip(news).collect();
+        let parts = parallel::map(shares, |(links, news)| {
+            PutOff::of(plan, others, news, sums(&sorted::merged(&links, |l| l.0)))
+        });
+        let (mut made, mut left) = (Vec::new(), Vec::new());
         // The list is taken from its end.
-        m.deferred.reverse();
+        m.deferred.reserve_exact(parts.iter().map(|p| p.deferred.len()).sum());
+        parts.iter().rev().for_each(|p| m.deferred.extend(p.deferred.iter().rev()));
+        for mut part in parts {
+            made.append(&mut part.made);
+            left.append(&mut part.links);
+        }
         debug_assert!(
             m.deferred.is_sorted_by(|a, b| a.ino > b.ino),
             "a file is put off twice, or out of order"
         );
-        debug_assert!(m.deferred.len() <= plan.news.len(), "a file is put off that this fold does not make");
-        Ok(())
+        debug_assert_eq!(
+            m.deferred.len() + made.len() + others.len(),
+            plan.news.len(),
+            "each is one of these"
+        );
+        debug_assert!(left.is_sorted_by(|a, b| a.0 < b.0), "links of one inode are counted twice");
+        (made, left)
     }
 
     fn folded_inode(&self, ino: Ino) -> Result<Option<Arc<CachedInode>>> {
@@ -238,35 +258,38 @@ impl Fold<'_> {
     }
 
     /// Folds the changes of all directories, many of them with several threads: no two have one
-    /// directory. What is changed is listed in the order of the plan, whoever did it.
+    /// directory. What is changed is listed in the order of the plan, whoever did it. Returns the
+    /// names that inodes gained or lost, in sorted lists.
     fn fold_names(
         &self,
         m: &mut Maintenance,
         plan: &Plan<'_>,
         sink: &mut Sink<'_>,
-        links: &mut Links,
-    ) -> Result<()> {
+    ) -> Result<Vec<Vec<(Ino, i64)>>> {
         let dirs: Vec<_> = plan.by_dir().collect();
-        let threads = if plan.changes.len() < SHARED { 1 } else { self.log.threads() };
+        let threads = self.threads_for(plan.changes.len());
         let shares = shares(&dirs, plan.changes.len().div_ceil(threads));
         if let [all] = shares[..] {
-            return self.fold_dirs(&mut m.changed, all, sink, links);
+            return Ok(vec![self.fold_dirs(&mut m.changed, all, sink)?]);
         }
         let beside = &*sink;
         let parts = parallel::map(shares, |share| {
-            let (mut changed, mut dirty, mut links) = (Vec::new(), BTreeSet::new(), Links::default());
-            let r = self.fold_dirs(&mut changed, share, &mut beside.beside(&mut dirty), &mut links);
-            (r, changed, dirty, links)
+            let (mut changed, mut dirty) = (Vec::new(), BTreeSet::new());
+            let links = self.fold_dirs(&mut changed, share, &mut beside.beside(&mut dirty));
+            (links, changed, dirty)
         });
-        let mut result = Ok(());
+        let mut all = Ok(Vec::new());
         debug_assert!(parts.len() <= threads + 1, "{} threads were to be {threads}", parts.len());
-        for (r, mut changed, dirty, mut more) in parts {
+        for (links, mut changed, dirty) in parts {
             m.changed.append(&mut changed);
             sink.take_leaves(dirty);
-            links.0.append(&mut more.0);
-            result = result.and(r);
+            match (&mut all, links) {
+                (Ok(all), Ok(links)) => all.push(links),
+                (Ok(_), Err(e)) => all = Err(e),
+                (Err(_), _) => {}
+            }
         }
-        result
+        all
     }
 
     fn fold_dirs(
@@ -274,13 +297,14 @@ impl Fold<'_> {
         changed: &mut Vec<Arc<CachedInode>>,
         dirs: &[Run<'_, KeyChange<'_>>],
         sink: &mut Sink<'_>,
-        links: &mut Links,
-    ) -> Result<()> {
+    ) -> Result<Vec<(Ino, i64)>> {
+        let mut links = Vec::new();
         for changes in dirs {
-            self.fold_entries(changed, *changes, sink, links)?;
+            self.fold_entries(changed, *changes, sink, &mut links)?;
             sink.flush_if_full()?;
         }
-        Ok(())
+        links.sort_unstable_by_key(|l| l.0);
+        Ok(links)
     }
 
     fn fold_entries(
@@ -288,7 +312,7 @@ impl Fold<'_> {
         changed: &mut Vec<Arc<CachedInode>>,
         changes: Run<'_, KeyChange<'_>>,
         sink: &mut Sink<'_>,
-        links: &mut Links,
+        links: &mut Vec<(Ino, i64)>,
     ) -> Result<()> {
         let Some(dir) = changes.first().map(|c| c.dir) else { return Ok(()) };
         debug_assert!(changes.iter().all(|c| c.dir == dir), "changes of two directories");
@@ -301,8 +325,8 @@ impl Fold<'_> {
             Change { cookie: c.cookie, name: c.name, ino, kind }
         });
         let mut on = |f: directory::Folded| {
-            links.0.extend(f.old.map(|o| (o.0, -1)));
-            links.0.extend(f.new.map(|n| (n.0, 1)));
+            links.extend(f.old.map(|o| (o.0, -1)));
+            links.extend(f.new.map(|n| (n.0, 1)));
         };
         let r = directory::fold_dir(&*inode, sink, changes, &mut on);
         changed.push(inode);
@@ -401,7 +425,10 @@ impl Fold<'_> {
 }
 
 /// Divides directories among threads, about `each` changes for one. There is one share at least.
-fn shares<'b, 'p, 'a>(dirs: &'b [Run<'p, KeyChange<'a>>], each: usize) -> Vec<&'b [Run<'p, KeyChange<'a>>]> {
+pub(crate) fn shares<'b, 'p, 'a>(
+    dirs: &'b [Run<'p, KeyChange<'a>>],
+    each: usize,
+) -> Vec<&'b [Run<'p, KeyChange<'a>>]> {
     let mut shares = Vec::new();
     let (mut first, mut taken) = (0, 0);
     for (n, changes) in dirs.iter().enumerate() {
@@ -416,22 +443,47 @@ fn shares<'b, 'p, 'a>(dirs: &'b [Run<'p, KeyChange<'a>>], each: usize) -> Vec<&'
     shares
 }
 
-/// Names that inodes gained or lost, in the order in which it was found.
-#[derive(Default)]
-struct Links(Vec<(Ino, i64)>);
+/// Returns the sum for each inode, by number, of the names that it gained or lost.
+fn sums(links: &[(Ino, i64)]) -> Vec<(Ino, i64)> {
+    debug_assert!(links.is_sorted_by_key(|l| l.0), "links are out of order");
+    let mut sums = Vec::with_capacity(links.len());
+    sums.extend(links.chunk_by(|a, b| a.0 == b.0).map(|of| (of[0].0, of.iter().map(|l| l.1).sum::<i64>())));
+    sums
+}
 
-impl Links {
-    /// Returns the sum of each inode, by number. Some are 0.
-    fn sums(mut self) -> Vec<(Ino, i64)> {
-        self.0.sort_unstable_by_key(|l| l.0);
-        self.0.dedup_by(|next, l| {
-            let same = next.0 == l.0;
-            if same {
-                l.1 += next.1;
+/// A thread's part of [`Fold::put_off`].
+struct PutOff {
+    deferred: Vec<DeferredInode>,
+    made: Vec<usize>,
+    links: Vec<(Ino, i64)>,
+}
+
+impl PutOff {
+    /// Looks at the new inodes at these places, but for `others`, and at the sums of links of the
+    /// same numbers.
+    fn of(plan: &Plan<'_>, others: &[usize], news: Range<usize>, mut links: Vec<(Ino, i64)>) -> PutOff {
+        let (mut deferred, mut made) = (Vec::with_capacity(news.len()), Vec::new());
+        let mut others = others[others.partition_point(|at| *at < news.start)..].iter().peekable();
+        let mut next = 0;
+        for (at, b) in news.clone().zip(plan.news.all().range(news).iter()) {
+            if others.next_if_eq(&&at).is_some() {
+                continue;
             }
-            same
-        });
-        self.0
+            next += links[next..].iter().take_while(|l| l.0 < b.ino).count();
+            let own = links.get_mut(next).filter(|l| l.0 == b.ino && l.1 > 0);
+            match own.and_then(|l| Some((u32::try_from(l.1).ok()?, l))) {
+                Some((names, l)) => {
+                    // None is left to be folded.
+                    l.1 = 0;
+                    deferred.push(DeferredInode::new(b, names));
+                }
+                None => made.push(at),
+            }
+        }
+        // Of a fold that makes files few are left, and nobody looks for them among the others.
+        links.retain(|l| l.1 != 0);
+        debug_assert!(deferred.is_sorted_by(|a, b| a.ino < b.ino), "a file is put off twice");
+        PutOff { deferred, made, links }
     }
 }
 

@@ -6,4 +6,4 @@ mod apply;
 mod deferred;
 mod dying;
 
-pub(crate) use apply::Fold;
+pub(crate) use apply::{Fold, SHARED, shares};

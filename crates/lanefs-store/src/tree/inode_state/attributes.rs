@@ -3,7 +3,8 @@
 use super::InodeState;
 use crate::error::{Result, StoreError};
 use crate::tree::block_io::{BlockSink, BlockSource, Owner};
-use lanefs_format::inode::{self, XATTR_INLINE, XATTR_PER_BLOCK, XattrPlace};
+use crate::tree::map::MapShape;
+use lanefs_format::inode::{self, MAP_ENTRY, XATTR_INLINE, XATTR_PER_BLOCK, XattrPlace};
 use lanefs_format::{BlockRef, Ino, XATTR_BLOB_MAX};
 
 impl InodeState {
@@ -16,6 +17,18 @@ impl InodeState {
         self.dirty = true;
         self.check_invariants();
         Ok(())
+    }
+
+    /// Returns the bytes that it has beside its fixed part where all of it is in one block; `None`
+    /// if it has other blocks, or is a directory.
+    pub fn inline_bytes(&self) -> Option<usize> {
+        let MapShape::Inline(entries) = self.map.shape() else { return None };
+        let XattrPlace::Inline(xattrs) = &self.xattrs else { return None };
+        let new = self.new_xattrs.as_ref().map_or(0, Vec::len);
+        let tail = self.tail.as_ref().map_or(0, |t| t.1.len());
+        debug_assert!(xattrs.len() <= XATTR_INLINE, "the attributes of inode {} are too long", self.ino);
+        let bytes = entries.len() * MAP_ENTRY + xattrs.len().max(new) + tail;
+        Some(bytes).filter(|_| new <= XATTR_INLINE && !self.is_dir())
     }
 
     /// Returns whether the extended attributes were replaced since they were written last.
