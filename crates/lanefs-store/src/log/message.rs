@@ -229,10 +229,14 @@ impl Log {
         let kept = if number >= LARGE_MESSAGE { self.blocks.try_lock() } else { None };
         let mut blocks = kept.and_then(|mut kept| kept.pop()).unwrap_or_default();
         let stale = blocks.len().min(number);
-        blocks[..stale].fill(Block([0; lanefs_format::BLOCK_SIZE]));
-        // Exactly so much memory is asked for.
-        blocks.reserve_exact(number - stale);
-        blocks.resize(number.max(blocks.len()), Block([0; lanefs_format::BLOCK_SIZE]));
+        if stale > 0 {
+            blocks[..stale].fill(Block([0; lanefs_format::BLOCK_SIZE]));
+        }
+        if stale < number {
+            // Exactly so much memory is asked for.
+            blocks.reserve_exact(number - stale);
+            blocks.resize(number, Block([0; lanefs_format::BLOCK_SIZE]));
+        }
         let (mut runs, mut first) = (Vec::new(), 0);
         for &(p, number) in placed {
             self.encode_placed(p, &mut blocks[first..first + number], first, &mut runs);
