@@ -31,7 +31,11 @@ pub fn coherence(arguments: &[&str]) -> Result<(), String> {
     let file = std::env::temp_dir().join(format!("lanefs-measured-{}.json", std::process::id()));
     let bench = ["run", "--quiet", "--release", "-p", "lanefs-bench", "--", "run", "--target", "mem:"];
     let cells = ["--workloads", "all", "--workers", "1,2", "--seconds", "0.5", "--repeats", "3", "--json"];
-    let done = run(cargo(&bench).args(cells).arg(&file)).and_then(|()| run(c.arg("--measured").arg(&file)));
+    // What the background takes is known where all that was caused is done.
+    let all =
+        if arguments.contains(&"--background") { &["--sustained", "--stock", "65536"][..] } else { &[] };
+    let done = run(cargo(&bench).args(all).args(cells).arg(&file))
+        .and_then(|()| run(c.arg("--measured").arg(&file)));
     let _ = std::fs::remove_file(&file);
     done
 }

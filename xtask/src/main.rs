@@ -31,7 +31,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   apps   git, databases, mail, editors and dpkg under power loss, beside ext4 and XFS: [--rounds N] [--only NAME] [--order ordered|relaxed] [--states N] [--seed N] [--jobs N] [--minutes N] [--peers N] [--keep DIR] [--json FILE]
   c-library --out DIR [--debug]   liblanefs.so, liblanefs.a, lanefs.h, lanefs.pc and lanefs_sqlite.so below DIR
   conflicts [--sample N] [--pair A,B [--test K]] [--lackey N] [--backtraces] --json FILE [--html FILE]   operations that commute share no cache line
-  coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] --json FILE [--html FILE]   how FxMark's workloads would scale
+  coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] [--background] --json FILE [--html FILE]   how FxMark's workloads would scale
   crash  crash and recover in every way: [--long | --quick | --brief] [--seed N] [--minutes N] [--states N] [--only FAMILY] --json FILE
   cost [--json FILE]   what FxMark's operations cost apart from time, held to what they did: allocations, device, instructions, lines
   simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] [--minutes N] --json FILE

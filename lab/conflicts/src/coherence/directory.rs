@@ -29,14 +29,41 @@ impl Costs {
     }
 }
 
+/// Some of up to 256 caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Caches([u128; 2]);
+
+impl Caches {
+    fn one(cache: usize) -> Caches {
+        let mut one = Caches::default();
+        one.0[cache / 128] = 1 << (cache % 128);
+        one
+    }
+    fn has(self, cache: usize) -> bool {
+        self.0[cache / 128] >> (cache % 128) & 1 == 1
+    }
+    fn with(self, other: Caches) -> Caches {
+        Caches([self.0[0] | other.0[0], self.0[1] | other.0[1]])
+    }
+    fn without(self, other: Caches) -> Caches {
+        Caches([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
+    }
+    fn is_empty(self) -> bool {
+        self == Caches::default()
+    }
+    fn all(self) -> impl Iterator<Item = usize> {
+        (0..256).filter(move |n| self.has(*n))
+    }
+}
+
 /// The state of a cache line: the caches that hold it, and its transfers.
 #[derive(Clone, Debug, Default)]
 pub struct Line {
     /// Lanes whose caches hold it.
-    holders: u128,
+    holders: Caches,
     /// Lanes that ever held it: a first read of what nobody has changed since is a miss on one core
     /// too, and not counted.
-    known: u128,
+    known: Caches,
     /// The lane that holds it alone and may have changed it.
     owner: Option<u8>,
     dirty: bool,
@@ -57,61 +84,72 @@ pub struct Line {
 #[derive(Debug, Default)]
 pub struct Directory {
     lines: LineMap<Line>,
+    /// The lane of the background, if there is one.
+    pub background: Option<usize>,
     /// Nanoseconds that all operations waited for lines.
     pub waited_ns: f64,
+    /// Nanoseconds that the background waited for lines.
+    pub background_waited_ns: f64,
 }
 
 impl Directory {
     /// Lane `lane` touches `line`.
     pub fn touch(&mut self, lane: usize, line: usize, access: &Access, costs: &Costs) {
         let l = self.lines.entry(line).or_default();
-        let (me, write) = (1u128 << lane, access.kind & WRITE != 0);
-        let others = l.holders & !me;
-        let mine = l.holders & me != 0;
+        let (me, write) = (Caches::one(lane), access.kind & WRITE != 0);
+        let others = l.holders.without(me);
+        let mine = l.holders.has(lane);
+        let has_others = !others.is_empty();
         // From the owner, or from the farthest holder: all of them have to answer.
         let from = |l: &Line| match l.owner {
             Some(o) => costs.between(o.into(), lane),
-            None => {
-                (0..128).filter(|n| others >> n & 1 == 1).map(|n| costs.between(n, lane)).fold(0.0, f64::max)
-            }
+            None => others.all().map(|n| costs.between(n, lane)).fold(0.0, f64::max),
         };
-        let serial = if write { others != 0 } else { !mine && l.owner.is_some() && l.dirty };
+        let waited = match self.background == Some(lane) {
+            true => &mut self.background_waited_ns,
+            false => &mut self.waited_ns,
+        };
+        let serial = if write { has_others } else { !mine && l.owner.is_some() && l.dirty };
         if serial {
             let ns = from(l);
             l.serial += 1;
             l.busy_ns += ns;
-            self.waited_ns += ns;
+            *waited += ns;
             if l.cause.is_none() {
                 l.cause = Some([l.last_write.unwrap_or(*access), *access]);
             }
-        } else if !mine && others != 0 && l.known & me != 0 {
+        } else if !mine && has_others && l.known.has(lane) {
             let ns = from(l);
             l.copies += 1;
-            self.waited_ns += ns;
+            *waited += ns;
         }
-        l.known |= me;
+        l.known = l.known.with(me);
         if write {
             (l.holders, l.owner, l.dirty) = (me, Some(lane as u8), true);
             l.last_write = Some(*access);
         } else if !mine {
-            l.holders |= me;
+            l.holders = l.holders.with(me);
             // The first reader has it alone; the second leaves it shared and clean.
-            (l.owner, l.dirty) = if others == 0 { (Some(lane as u8), false) } else { (None, false) };
+            (l.owner, l.dirty) = if has_others { (None, false) } else { (Some(lane as u8), false) };
         }
     }
 
     /// Forgets the counts, not the caches.
     pub fn begin(&mut self) {
-        self.waited_ns = 0.0;
+        (self.waited_ns, self.background_waited_ns) = (0.0, 0.0);
         for l in self.lines.values_mut() {
             (l.serial, l.busy_ns, l.copies, l.cause) = (0, 0.0, 0, None);
         }
     }
 
+    /// The lines that travelled, with their numbers.
+    pub fn lines(&self) -> impl Iterator<Item = (usize, &Line)> {
+        self.lines.iter().filter(|l| l.1.serial + l.1.copies > 0).map(|(n, l)| (*n, l))
+    }
+
     /// The lines that travelled, the busiest first.
     pub fn travelled(&self) -> Vec<(usize, &Line)> {
-        let mut all: Vec<_> =
-            self.lines.iter().filter(|l| l.1.serial + l.1.copies > 0).map(|(n, l)| (*n, l)).collect();
+        let mut all: Vec<_> = self.lines().collect();
         all.sort_by(|a, b| b.1.busy_ns.total_cmp(&a.1.busy_ns).then(a.0.cmp(&b.0)));
         all
     }
@@ -129,6 +167,16 @@ mod tests {
         }
         let l = &d.lines[&7];
         (l.serial, l.copies, d.waited_ns)
+    }
+
+    #[test]
+    fn what_the_background_waits_for_is_counted_apart() {
+        let mut d = Directory { background: Some(128), ..Directory::default() };
+        let costs = Costs { near_ns: 1.0, far_ns: 10.0, socket: 2 };
+        for (lane, kind) in [(0, WRITE), (128, WRITE), (0, WRITE), (0, WRITE), (127, WRITE)] {
+            d.touch(lane, 7, &Access::example(7 * 64, kind), &costs);
+        }
+        assert_eq!((d.background_waited_ns, d.waited_ns, d.lines[&7].serial), (10.0, 20.0, 3));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The command: runs, predicts, reports.
 
 use super::directory::Costs;
-use super::predict::{Hot, Point, predict};
+use super::predict::{BehindPoint, Hot, Point, Work, predict, predict_behind};
 use super::{report, workloads};
 use crate::conflicts::drive::name;
 use crate::conflicts::overlap::Conflict;
@@ -30,6 +30,13 @@ pub struct Options {
     /// Results of `lanefs-bench run --workers 1,2`
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
+    /// Predict also what there is until the background has done its part; what that takes is in
+    /// the results where they are of `--sustained` runs
+    #[arg(long)]
+    pub background: bool,
+    /// The part of the background's work that one thread does
+    #[arg(long, value_name = "PART", default_value_t = 0.2, value_parser = part)]
+    pub alone: f64,
     /// Write a page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -44,6 +51,11 @@ pub struct Options {
     pub output: Output,
 }
 
+fn part(word: &str) -> Result<f64, String> {
+    let part = word.parse().map_err(|e: std::num::ParseFloatError| e.to_string())?;
+    if (0.0..=1.0).contains(&part) { Ok(part) } else { Err("0 to 1".into()) }
+}
+
 fn lanes(word: &str) -> Result<usize, String> {
     let n = word.parse().map_err(|e: std::num::ParseIntError| e.to_string())?;
     if (1..=128).contains(&n) { Ok(n) } else { Err("1 to 128".into()) }
@@ -54,6 +66,8 @@ fn lanes(word: &str) -> Result<usize, String> {
 pub struct Measured {
     /// Processor time of a unit on one core, nanoseconds.
     pub work_ns: f64,
+    /// Processor time of everybody else for it.
+    pub behind_ns: f64,
     /// Rate of two workers over that of one.
     pub speed_up_2: Option<f64>,
     /// The same by processor time: twice what a unit takes of it with one worker over what it takes
@@ -105,7 +119,8 @@ fn measured(o: &Options) -> Result<BTreeMap<String, Measured>, String> {
             let speed_up_2 = two.map(|two| two.ops_per_s / r.ops_per_s);
             let by_cpu = two.filter(|two| two.cpu_ns > 0.0 && r.cpu_ns > 0.0);
             let speed_up_2_cpu = by_cpu.map(|two| 2.0 * r.cpu_ns / two.cpu_ns);
-            (r.workload.to_uppercase(), Measured { work_ns, speed_up_2, speed_up_2_cpu })
+            let behind_ns = if r.cpu_ns_all > 0.0 { (r.cpu_ns_all - work_ns).max(0.0) } else { 0.0 };
+            (r.workload.to_uppercase(), Measured { work_ns, behind_ns, speed_up_2, speed_up_2_cpu })
         })
         .collect())
 }
@@ -128,6 +143,27 @@ fn point(run: &workloads::Run, lanes: usize, symbols: &mut Symbols) -> Point {
         copies: per(travelled.iter().map(|l| l.1.copies).sum::<u64>() as f64),
         waits_ns: per(run.directory.waited_ns),
         ..Point::default()
+    }
+}
+
+/// Returns what a run with the background says.
+fn point_behind(run: &workloads::Behind, symbols: &mut Symbols) -> BehindPoint {
+    let per = |n: f64| (n / run.units.max(1) as f64).max(0.0);
+    let mut lines: Vec<_> = run.lines.iter().filter(|l| l.1.0 > 0.0).collect();
+    lines.sort_by(|a, b| b.1.1.total_cmp(&a.1.1).then(a.0.cmp(b.0)));
+    let hot = lines.iter().take(HOTTEST).map(|(line, (transfers, busy_ns))| {
+        let (field, sites) = match run.causes.get(line) {
+            Some(&[a, b]) => name(&Conflict { line: **line, bytes: true, a, b }, symbols),
+            None => Default::default(),
+        };
+        Hot { field, transfers: per(*transfers), busy_ns: per(*busy_ns), sites }
+    });
+    BehindPoint {
+        hot: hot.collect(),
+        transfers: per(run.lines.values().map(|l| l.0).sum()),
+        waits_ns: per(run.waited_ns),
+        background_waits_ns: per(run.background_waited_ns),
+        ..BehindPoint::default()
     }
 }
 
@@ -158,7 +194,22 @@ pub fn main(o: &Options) -> Result<(), String> {
             match e.run(lanes, &o.costs, o.seed.seed) {
                 Ok(run) => {
                     let mut p = point(&run, lanes, &mut symbols);
-                    predict(&mut p, m.map_or(UNKNOWN_WORK_NS, |m| m.work_ns));
+                    let work_ns = m.map_or(UNKNOWN_WORK_NS, |m| m.work_ns);
+                    predict(&mut p, work_ns);
+                    let behind_ns = m.map_or(0.0, |m| m.behind_ns);
+                    let work = Work { work_ns, behind_ns, alone: o.alone };
+                    match o.background.then(|| e.run_behind(lanes, &o.costs, o.seed.seed)) {
+                        None => {}
+                        Some(Ok(run)) => {
+                            let mut behind = point_behind(&run, &mut symbols);
+                            predict_behind(&mut behind, lanes, work);
+                            p.behind = Some(behind);
+                        }
+                        Some(Err(why)) => {
+                            let name = e.info.name;
+                            out.failures.push(format!("{name} with {lanes} lanes and the background: {why}"));
+                        }
+                    }
                     points.push(p);
                 }
                 Err(why) => out.failures.push(format!("{} with {lanes} lanes: {why}", e.info.name)),

@@ -10,10 +10,18 @@
 //! called that wherever it is shown; beside it stands what was measured from one to two cores, with
 //! the error.
 //!
+//! With `--background` there is one more thread, on a core of its own, which does a round of all
+//! background work (`Volume::tick`: inodes end, pages are written, epochs are committed and folded)
+//! after every 4 turns of each lane, and in the second half after every 12. What a round costs
+//! whatever there is to do is in both halves; the difference is what units cost. So it is seen
+//! which lines of the lanes the background takes, and what the lanes wait for these; and the bound
+//! is that of all the work, of which one thread does a part alone.
+//!
 //! The model does not know: how long a lock is held, caches too small for the work, the bandwidth
-//! of memory, the inside of the allocator, the background thread, which is off, and the ticks of
-//! the coarse clock, which stands still: a tick stores the time of a file once, 250 times a second.
-//! Operations are atomic in it: a line that is lost in the middle of one is counted with the next.
+//! of memory, the inside of the allocator, and the ticks of the coarse clock, which stands still: a
+//! tick stores the time of a file once, 250 times a second. Operations, and rounds of the
+//! background, are atomic in it: a line that is lost in the middle of one is counted with the next.
+//! Stocks that a workload lays in anew between its turns are not recorded.
 
 pub mod directory;
 pub mod drive;

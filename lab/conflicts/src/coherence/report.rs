@@ -1,6 +1,7 @@
 //! The prediction in the terminal and as a page.
 
 use super::drive::{Curve, Prediction};
+use super::predict::BehindPoint;
 use std::fmt::Write;
 
 /// Prints a workload as soon as it is known.
@@ -15,6 +16,23 @@ pub fn line(c: &Curve) {
         _ => print!("  nothing measured"),
     }
     println!();
+    if c.points.iter().any(|p| p.behind.is_some()) {
+        print!("  with the background:");
+        for (lanes, b) in c.points.iter().filter_map(|p| Some((p.lanes, p.behind.as_ref()?))) {
+            print!(" {lanes:>3}:{:>6.1}", b.speed_up);
+        }
+        let b = last.and_then(|p| p.behind.as_ref());
+        if let Some(b) = b {
+            let BehindPoint { bound, transfers, waits_ns, background_waits_ns, .. } = b;
+            println!(
+                "  {bound:?}; {transfers:.2} transfers a unit, waits {waits_ns:.0} and {background_waits_ns:.0} ns"
+            );
+        }
+        for h in b.iter().flat_map(|b| &b.hot).take(3) {
+            println!("        {:.3} transfers a unit, {:.0} ns: {}", h.transfers, h.busy_ns, h.field);
+            println!("            {}\n            {}", h.sites[0], h.sites[1]);
+        }
+    }
     for h in last.iter().flat_map(|p| &p.hot).take(3) {
         println!("        {:.3} transfers a unit, {:.0} ns: {}", h.transfers, h.busy_ns, h.field);
         println!("            {}\n            {}", h.sites[0], h.sites[1]);

@@ -17,15 +17,25 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 const WARM: usize = 12;
 /// Rounds counted.
 const COUNTED: usize = 24;
+/// With the background: the rounds between two of its own in the first half of what is counted, and
+/// in the second. What a round of the background costs whatever there is to do is in both, and
+/// falls out of the difference.
+const BETWEEN: [usize; 2] = [4, 12];
+/// Rounds of the background in each half.
+const ROUNDS_OF_BACKGROUND: usize = 4;
+/// How much more the background records in a round than an operation.
+const RECORDED: usize = 16;
 
 /// One of the nineteen.
 pub struct Entry {
     /// Its name and description.
     pub info: Info,
     run: fn(usize, &Costs, u64) -> Result<Run, String>,
+    behind: fn(usize, &Costs, u64) -> Result<Behind, String>,
 }
 
 /// The counts of a run.
+#[derive(Default)]
 pub struct Run {
     /// The caches.
     pub directory: Directory,
@@ -33,10 +43,49 @@ pub struct Run {
     pub units: u64,
 }
 
+/// What a run with the background counted for the units by which its second half is longer.
+#[derive(Default)]
+pub struct Behind {
+    /// Those units.
+    pub units: u64,
+    /// Serial transfers of each line, and the nanoseconds they took.
+    pub lines: HashMap<usize, (f64, f64)>,
+    /// The accesses behind a line's first transfer.
+    pub causes: HashMap<usize, [Access; 2]>,
+    /// Copies of lines that nobody had changed.
+    pub copies: f64,
+    /// Nanoseconds that operations waited.
+    pub waited_ns: f64,
+    /// Nanoseconds that the background waited.
+    pub background_waited_ns: f64,
+}
+
+impl Behind {
+    /// Counts what a half has, with this sign.
+    fn add(&mut self, half: &Run, sign: f64) {
+        for (n, l) in half.directory.lines() {
+            let line = self.lines.entry(n).or_default();
+            line.0 += sign * l.serial as f64;
+            line.1 += sign * l.busy_ns;
+            self.copies += sign * l.copies as f64;
+            if let Some(cause) = l.cause {
+                self.causes.insert(n, cause);
+            }
+        }
+        self.waited_ns += sign * half.directory.waited_ns;
+        self.background_waited_ns += sign * half.directory.background_waited_ns;
+    }
+}
+
 impl Entry {
     /// Runs it with so many lanes; the seed chooses the order of turns.
     pub fn run(&self, lanes: usize, costs: &Costs, seed: u64) -> Result<Run, String> {
         (self.run)(lanes, costs, seed)
+    }
+
+    /// Does that with the background, which has a core of its own.
+    pub fn run_behind(&self, lanes: usize, costs: &Costs, seed: u64) -> Result<Behind, String> {
+        (self.behind)(lanes, costs, seed)
     }
 }
 
@@ -44,7 +93,7 @@ macro_rules! all {
     ($($module:ident $kind:ty),* $(,)?) => {
         /// FxMark's nineteen.
         pub fn all() -> Vec<Entry> {
-            vec![$(Entry { info: $module::INFO, run: run::<$kind> }),*]
+            vec![$(Entry { info: $module::INFO, run: run::<$kind>, behind: behind::<$kind> }),*]
         }
     };
 }
@@ -58,6 +107,7 @@ all! {
 }
 
 /// A volume in memory with a lane and, if it fits, a log for each worker, and no thread of its own.
+/// One more lane is the background's.
 fn volume(lanes: usize) -> Result<Volume, String> {
     let say = |e: lanefs_store::StoreError| e.to_string();
     let bytes = (1 << 30) + lanes as u64 * (48 << 20);
@@ -68,6 +118,7 @@ fn volume(lanes: usize) -> Result<Volume, String> {
         cache_size: bytes,
         background: false,
         lanes: lanes + 1,
+        threads: 1,
         order: Order::Relaxed,
         ..MountOptions::default()
     };
@@ -117,6 +168,103 @@ fn order(lanes: usize, state: &mut u64) -> Vec<usize> {
 }
 
 fn run<W: Workload<V>>(lanes: usize, costs: &Costs, seed: u64) -> Result<Run, String> {
+    with_lanes::<W, _>(lanes, |turns, _| {
+        let mut out = Run::default();
+        let mut state = seed;
+        for round in 0..WARM + COUNTED {
+            if round == WARM {
+                out.directory.begin();
+                out.units = 0;
+            }
+            // The last warm rounds fill the caches.
+            turns.round(round + 4 >= WARM, &mut out, &mut state, costs)?;
+        }
+        Ok(out)
+    })
+}
+
+fn behind<W: Workload<V>>(lanes: usize, costs: &Costs, seed: u64) -> Result<Behind, String> {
+    with_lanes::<W, _>(lanes, |turns, volume| {
+        std::thread::scope(|scope| {
+            let ((go, rounds), (tell, told)) = (channel(), channel());
+            std::thread::Builder::new()
+                .stack_size(8 << 20)
+                .spawn_scoped(scope, move || background(volume, &rounds, &tell))
+                .map_err(|e| e.to_string())?;
+            let mut all = Run::default();
+            all.directory.background = Some(lanes);
+            let mut state = seed;
+            let mut out = Behind::default();
+            // What was made before the first turn is nobody's.
+            volume.tick().map_err(|e| e.to_string())?;
+            let round_of_background = |all: &mut Run| -> Result<(), String> {
+                let _ = go.send(());
+                let (accesses, _) = told.recv().map_err(|e| e.to_string())??;
+                feed(&mut all.directory, lanes, &accesses, costs);
+                Ok(())
+            };
+            for round in 0..WARM {
+                turns.round(round + 4 >= WARM, &mut all, &mut state, costs)?;
+            }
+            round_of_background(&mut all)?;
+            for (between, sign) in BETWEEN.into_iter().zip([-1.0, 1.0]) {
+                all.directory.begin();
+                all.units = 0;
+                for _ in 0..ROUNDS_OF_BACKGROUND {
+                    for _ in 0..between {
+                        turns.round(true, &mut all, &mut state, costs)?;
+                    }
+                    round_of_background(&mut all)?;
+                }
+                out.add(&all, sign);
+                out.units = all.units - out.units;
+            }
+            drop(go);
+            Ok(out)
+        })
+    })
+}
+
+/// The background's thread: a round at each turn.
+fn background(volume: &Volume, rounds: &Receiver<()>, tell: &Sender<Turn>) {
+    let ready = trace::setup_for(RECORDED);
+    for () in rounds {
+        let round = ready.clone().and_then(|()| {
+            trace::start(false);
+            let done = trace::during(|| volume.tick());
+            let recording = trace::stop();
+            done.map_err(|e| e.to_string())?;
+            match recording.lost {
+                0 => Ok((recording.accesses, 0)),
+                _ => Err("a round of the background touched more than the recorder holds".into()),
+            }
+        });
+        let _ = tell.send(round);
+    }
+}
+
+/// The threads of lanes, which wait for their turns.
+struct Turns(Vec<(Sender<bool>, Receiver<Turn>)>);
+
+impl Turns {
+    /// Gives each lane a turn, and counts it.
+    fn round(&self, record: bool, out: &mut Run, state: &mut u64, costs: &Costs) -> Result<(), String> {
+        for id in order(self.0.len(), state) {
+            let (go, told) = &self.0[id];
+            let _ = go.send(record);
+            let (accesses, units) = told.recv().map_err(|e| e.to_string())??;
+            feed(&mut out.directory, id, &accesses, costs);
+            out.units += units;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a volume and a thread for each lane, ready for its first turn.
+fn with_lanes<W: Workload<V>, R>(
+    lanes: usize,
+    f: impl FnOnce(&Turns, &Volume) -> Result<R, String>,
+) -> Result<R, String> {
     let volume = volume(lanes)?;
     trace::stop_clock(true);
     let target = VolumeTarget::of(volume.clone());
@@ -124,40 +272,23 @@ fn run<W: Workload<V>>(lanes: usize, costs: &Costs, seed: u64) -> Result<Run, St
     let cx = Cx { target: &target, workers: lanes, params: &params };
     W::shared(&cx).map_err(|e| e.to_string())?;
     let out = std::thread::scope(|scope| {
-        let mut workers: Vec<(Sender<bool>, Receiver<Turn>)> = Vec::new();
+        let mut turns = Turns(Vec::new());
         for id in 0..lanes {
-            let ((go, turns), (tell, told)) = (channel(), channel());
+            let ((go, rounds), (tell, told)) = (channel(), channel());
             let cx = &cx;
             std::thread::Builder::new()
                 .stack_size(2 << 20)
                 .spawn_scoped(scope, move || {
-                    if let Err(e) = lane::<W>(cx, id, &turns, &tell) {
+                    if let Err(e) = lane::<W>(cx, id, &rounds, &tell) {
                         let _ = tell.send(Err(e));
                     }
                 })
                 .map_err(|e| e.to_string())?;
             // One after the other, so that each run makes the same volume.
             told.recv().map_err(|e| e.to_string())??;
-            workers.push((go, told));
+            turns.0.push((go, told));
         }
-        let mut out = Run { directory: Directory::default(), units: 0 };
-        let mut state = seed;
-        for round in 0..WARM + COUNTED {
-            if round == WARM {
-                out.directory.begin();
-                out.units = 0;
-            }
-            for id in order(lanes, &mut state) {
-                let (go, told) = &workers[id];
-                // The last warm rounds fill the caches.
-                let _ = go.send(round + 4 >= WARM);
-                let (accesses, units) = told.recv().map_err(|e| e.to_string())??;
-                feed(&mut out.directory, id, &accesses, costs);
-                out.units += units;
-            }
-        }
-        drop(workers);
-        Ok(out)
+        f(&turns, &volume)
     });
     trace::stop_clock(false);
     volume.shutdown();

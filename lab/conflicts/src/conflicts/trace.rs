@@ -97,10 +97,16 @@ pub const fn is_built_in() -> bool {
 
 /// Prepares the calling thread.
 pub fn setup() -> Result<(), String> {
+    setup_for(1)
+}
+
+/// Prepares the calling thread to record `times` as much as others.
+pub fn setup_for(times: usize) -> Result<(), String> {
+    let _ = times;
     #[cfg(lanefs_trace)]
     {
         // SAFETY: allocates for the calling thread only.
-        match unsafe { runtime::lanefs_trace_setup(CAPACITY, STACKS) } {
+        match unsafe { runtime::lanefs_trace_setup(CAPACITY * times, STACKS) } {
             0 => Ok(()),
             _ => Err("the recorder has no memory, or this thread's locals lie outside its stack".into()),
         }
