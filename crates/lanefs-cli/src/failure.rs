@@ -67,7 +67,7 @@ pub fn without_numbers(text: &str) -> String {
 fn advice(errno: i32) -> &'static str {
     match errno {
         libc::EFBIG => "; see `ulimit -f`, and how long files may be there",
-        libc::EAGAIN => "; see `ulimit -u` and how many threads a container allows",
+        libc::EAGAIN => "; see `ulimit -u`, `ulimit -v` and how many threads a container allows",
         libc::ENOMEM => "; see `ulimit -v` and what a container allows, or give less by cache_size",
         _ => "",
     }
