@@ -85,10 +85,11 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 /// Returns whether the volume was closed; `None` if it cannot be known: who unmounts may not read
-/// the images, somebody has them open, or they are gone.
+/// the images, somebody has them open, or other devices have come in their place. What the system
+/// cannot read is an error.
 fn was_closed(images: &[PathBuf]) -> Result<Option<bool>, StoreError> {
     match super::info::devices(images).and_then(Store::was_closed) {
-        Err(e) if matches!(e.errno(), libc::EACCES | libc::EPERM | libc::EBUSY | libc::ENOENT) => Ok(None),
+        Err(e) if e.errno() != libc::EIO => Ok(None),
         closed => closed.map(Some),
     }
 }

@@ -130,14 +130,6 @@ impl Mount {
         assert_eq!(mount_line(&self.dir), None);
         self.mounted = false;
     }
-    /// Unmounts where nobody can say whether the volume was closed.
-    pub fn umount_of_an_unreadable_one(&mut self) {
-        let image = self.image();
-        umount_when_free(self.work.path())
-            .fails(1, &[image.to_str().expect("a name"), "cannot be read", "log"]);
-        assert_eq!(mount_line(&self.dir), None);
-        self.mounted = false;
-    }
     pub fn remount(&mut self) {
         self.umount();
         self.mount(&[]);

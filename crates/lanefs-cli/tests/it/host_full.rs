@@ -414,3 +414,21 @@ fn an_unmount_waits_and_says_so_until_it_is_given_up() {
     m.umount();
     lanefs_in(m.work.path(), &["fsck", "host/v.lane"]).ok();
 }
+
+/// It was unmounted without a word, as if it had been closed.
+#[test]
+fn an_umount_fails_when_the_host_cannot_be_read_any_more() {
+    let mut m = OnSmallHost::new();
+    m.mount();
+    std::fs::write(m.path("mnt/f"), content(1)).unwrap();
+    let host = File::open(m.host()).unwrap();
+    let mut how = 2u32;
+    // SAFETY: the ioctl reads at most one u32 through a pointer valid for that: ext4 is shut down as
+    // by a crash.
+    let r = unsafe { libc::ioctl(host.as_raw_fd(), 0x8004_587d, &raw mut how) };
+    assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
+    drop(host);
+    umount_when_free(m.work.path()).fails(1, &["v.lane", "cannot be read", "log"]);
+    m.server = None;
+    assert_eq!(mount_line(&m.path("mnt")), None);
+}

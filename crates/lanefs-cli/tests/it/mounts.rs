@@ -21,7 +21,6 @@ on_each_transport! {
     an_ordinary_user_mounts,
     options_without_effect_are_told,
     umount_says_when_the_volume_was_not_closed,
-    umount_says_when_the_image_cannot_be_read_any_more,
     umount_says_where_a_mount_is_seen_still,
     an_ordinary_user_who_may_not_open_the_device_is_told_what_to_do,
     a_daemon_without_a_log_tells_the_systems,
@@ -308,13 +307,6 @@ fn umount_says_when_the_volume_was_not_closed() {
     drop(dir);
     m.umount_of_a_stopped_one();
     m.fsck();
-}
-
-fn umount_says_when_the_image_cannot_be_read_any_more() {
-    let mut m = Mount::new(&[]);
-    std::fs::write(m.path("f"), "x").unwrap();
-    File::options().write(true).open(m.image()).unwrap().set_len(0).unwrap();
-    m.umount_of_an_unreadable_one();
 }
 
 /// The socket of syslog, while a test stands in for it.
