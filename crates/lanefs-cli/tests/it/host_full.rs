@@ -423,8 +423,8 @@ fn an_umount_fails_when_the_host_cannot_be_read_any_more() {
     std::fs::write(m.path("mnt/f"), content(1)).unwrap();
     let host = File::open(m.host()).unwrap();
     let mut how = 2u32;
-    // SAFETY: the ioctl reads at most one u32 through a pointer valid for that: ext4 is shut down as
-    // by a crash.
+    // SAFETY: the ioctl reads at most one u32 through a pointer valid for that: ext4 is shut down
+    // as by a crash.
     let r = unsafe { libc::ioctl(host.as_raw_fd(), 0x8004_587d, &raw mut how) };
     assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
     drop(host);
