@@ -181,8 +181,8 @@ if let Err(e) = flushed
     Edit {
         fault: Fault::LinkKept,
         file: ENGINE_FOLD_APPLY,
-        from: "links.0.extend(f.old.map(",
-        to: "links.0.extend(f.old.filter(|_| !(f.new.is_some() && $PLANTED)).map(",
+        from: "links.extend(f.old.map(",
+        to: "links.extend(f.old.filter(|_| !(f.new.is_some() && $PLANTED)).map(",
     },
     Edit {
         fault: Fault::SlotNotFlushed,
