@@ -51,8 +51,13 @@ impl Commits {
                 }
             };
             debug_assert!(first.previous < last.epoch, "epoch {} names {}", last.epoch, first.previous);
-            let (epoch, previous, unfolded) = (last.epoch, first.previous, Vec::new());
-            out.push(Pending { epoch, previous, shares, unfolded, cancelled: 0 });
+            out.push(Pending {
+                epoch: last.epoch,
+                previous: first.previous,
+                shares,
+                unfolded: Vec::new(),
+                cancelled: 0,
+            });
         }
         debug_assert!(out.len() <= all.len(), "{} epochs are written as {}", all.len(), out.len());
         debug_assert_eq!(out.iter().map(size).sum::<usize>(), all.iter().map(size).sum(), "bytes of groups");
