@@ -1,7 +1,7 @@
 //! The prediction in the terminal and as a page.
 
 use super::drive::{Curve, Prediction};
-use super::predict::BehindPoint;
+use super::predict::{BehindPoint, Hot};
 use std::fmt::Write;
 
 /// Prints a workload as soon as it is known.
@@ -28,12 +28,14 @@ pub fn line(c: &Curve) {
                 "  {bound:?}; {transfers:.2} transfers a unit, waits {waits_ns:.0} and {background_waits_ns:.0} ns"
             );
         }
-        for h in b.iter().flat_map(|b| &b.hot).take(3) {
-            println!("        {:.3} transfers a unit, {:.0} ns: {}", h.transfers, h.busy_ns, h.field);
-            println!("            {}\n            {}", h.sites[0], h.sites[1]);
-        }
+        b.iter().for_each(|b| hottest(&b.hot));
     }
-    for h in last.iter().flat_map(|p| &p.hot).take(3) {
+    last.iter().for_each(|p| hottest(&p.hot));
+}
+
+/// Prints the busiest lines.
+fn hottest(lines: &[Hot]) {
+    for h in lines.iter().take(3) {
         println!("        {:.3} transfers a unit, {:.0} ns: {}", h.transfers, h.busy_ns, h.field);
         println!("            {}\n            {}", h.sites[0], h.sites[1]);
     }
@@ -96,13 +98,13 @@ fn svg(c: &Curve) -> String {
     }
     let ((x1, y1), (x2, y2)) = (at(1.0, 1.0), at(128.0, 128.0));
     let _ = write!(s, "<line x1={x1:.0} y1={y1:.0} x2={x2:.0} y2={y2:.0} class=i />");
-    let points: Vec<String> = c
-        .points
-        .iter()
-        .map(|p| at(p.lanes as f64, p.speed_up))
-        .map(|(x, y)| format!("{x:.1},{y:.1}"))
-        .collect();
-    let _ = write!(s, "<polyline points=\"{}\" class=p />", points.join(" "));
+    let mut curve = |class: char, points: Vec<(usize, f64)>| {
+        let places = points.into_iter().map(|(lanes, up)| at(lanes as f64, up));
+        let places: Vec<String> = places.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let _ = write!(s, "<polyline points=\"{}\" class={class} />", places.join(" "));
+    };
+    curve('p', c.points.iter().map(|p| (p.lanes, p.speed_up)).collect());
+    curve('b', c.points.iter().filter_map(|p| Some((p.lanes, p.behind.as_ref()?.speed_up))).collect());
     if let Some(m) = c.measured.and_then(|m| m.speed_up_2) {
         let (x, y) = at(2.0, m);
         let _ = write!(s, "<circle cx={x:.1} cy={y:.1} r=4 class=m><title>measured: {m:.2}</title></circle>");
@@ -116,8 +118,8 @@ pub fn html(p: &Prediction) -> String {
     let mut s = format!(
         "<!doctype html><meta charset=utf-8><title>LaneFS: predicted scaling</title><style>body{{font:14px sans-serif;margin:2em}}\
          text{{font:9px sans-serif}}.t{{font:bold 12px sans-serif}}.g{{stroke:#eee}}.i{{stroke:#bbb;stroke-dasharray:3}}\
-         .p{{fill:none;stroke:#2a6fbb;stroke-width:2}}.m{{fill:#c33}}td,th{{text-align:left;padding:2px 10px;vertical-align:top}}</style>\
-         <h1>Predicted scaling of FxMark's workloads</h1><p><b>This is {}.</b> Blue: the predicted speed-up by cores; dashed: ideal; red dot: what was \
+         .p{{fill:none;stroke:#2a6fbb;stroke-width:2}}.b{{fill:none;stroke:#d80;stroke-width:2}}.m{{fill:#c33}}td,th{{text-align:left;padding:2px 10px;vertical-align:top}}</style>\
+         <h1>Predicted scaling of FxMark's workloads</h1><p><b>This is {}.</b> Blue: the predicted speed-up by cores; orange: until the background has done its part, where that was asked for; dashed: ideal; red dot: what was \
          measured with two cores. A line costs {} ns within a socket of {} cores and {} ns from another socket.</p>",
         p.note, p.costs.near_ns, p.costs.socket, p.costs.far_ns
     );

@@ -52,8 +52,6 @@ pub struct Behind {
     pub lines: HashMap<usize, (f64, f64)>,
     /// The accesses behind a line's first transfer.
     pub causes: HashMap<usize, [Access; 2]>,
-    /// Copies of lines that nobody had changed.
-    pub copies: f64,
     /// Nanoseconds that operations waited.
     pub waited_ns: f64,
     /// Nanoseconds that the background waited.
@@ -67,7 +65,6 @@ impl Behind {
             let line = self.lines.entry(n).or_default();
             line.0 += sign * l.serial as f64;
             line.1 += sign * l.busy_ns;
-            self.copies += sign * l.copies as f64;
             if let Some(cause) = l.cause {
                 self.causes.insert(n, cause);
             }
