@@ -321,6 +321,46 @@ mod tests {
     use crate::persist::{checkpoint, commit};
     use crate::{MountOptions, Volume};
     use lanefs_format::ROOT_INO;
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Store};
+
+    #[test]
+    fn several_threads_end_what_nobody_has_open_and_nothing_else() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20).unwrap());
+        let format = FormatOptions { mlogs: 4, ..FormatOptions::default() };
+        Store::format(std::slice::from_ref(&device), &format).unwrap();
+        let options = MountOptions { background: false, lanes: 4, threads: 4, ..MountOptions::default() };
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let (fs, inner) = (v.fs(), &v.0.persist);
+        let names: Vec<String> = (0..1000).map(|n| format!("/{n}")).collect();
+        assert!(threads_for(inner, names.len()) > 1, "nobody shares anything");
+        fs.stat("/").unwrap();
+        let before = inner.journal.inodes_in_memory();
+        for name in &names {
+            fs.write(&**name, name.as_bytes()).unwrap();
+        }
+        v.sync().unwrap();
+        let open: Vec<_> = names
+            .iter()
+            .step_by(7)
+            .map(|name| (name, fs.open(&**name, crate::OpenOptions::new().read(true)).unwrap()))
+            .collect();
+        names.iter().for_each(|name| fs.unlink(&**name).unwrap());
+        assert_eq!(reap(inner, true).unwrap(), names.len() - open.len());
+        assert!(inner.reaper.lock().buried.is_sorted_by_key(|b| b.0));
+        commit::seal_and_commit(inner).unwrap();
+        assert_eq!(reap(inner, true).unwrap(), 0);
+        assert_eq!(inner.journal.inodes_in_memory(), before + open.len() as i64);
+        for (name, file) in &open {
+            let mut bytes = vec![0; name.len()];
+            assert_eq!(file.read_at(&mut bytes, 0).unwrap(), name.len());
+            assert_eq!(bytes, name.as_bytes(), "{name} is open");
+        }
+        drop(open);
+        reap(inner, true).unwrap();
+        checkpoint::checkpoint(inner).unwrap();
+        assert_eq!((inner.store.space().inodes, inner.memfs.dead.lock().len()), (1, 0), "the root alone");
+    }
 
     #[test]
     fn what_was_removed_leaves_memory_at_the_commit_and_its_number_answers_estale() {
