@@ -14,7 +14,7 @@ fn attrs(size: u64) -> Attrs {
 }
 
 fn write(ino: u64, page: u64, pages: u64, block: &Block) -> InodeUpdate {
-    let pages = (page..page + pages).map(|p| (p, Box::new(block.clone()))).collect();
+    let pages = (page..page + pages).map(|p| (p, Box::new(block.clone()).into())).collect();
     InodeUpdate {
         ino: Ino(ino),
         attrs: attrs(1 << 40),

@@ -58,7 +58,7 @@ impl Volume {
         if !self.store.reserve(0, n) {
             return Err(format!("no space is promised for {n} pages").into());
         }
-        let pages = pages.map(|p| (p, Box::new(self.block.clone()))).collect();
+        let pages = pages.map(|p| (p, Box::new(self.block.clone()).into())).collect();
         let attrs = Attrs { mode: libc::S_IFREG | 0o644, size: 1 << 40, ..Attrs::default() };
         let (ino, size_only, xattrs, reserved, more) = (Ino(ino), false, None, n as u32, false);
         let update = InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more, life };

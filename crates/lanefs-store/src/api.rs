@@ -1,5 +1,6 @@
 //! The words the layer above speaks with the store: options, transactions, images and reports.
 
+use crate::page_image::PageImage;
 use lanefs_format::{Attrs, Block, BucketEntry, Ino};
 use std::fmt;
 use std::sync::Arc;
@@ -350,7 +351,7 @@ pub struct InodeUpdate {
     pub xattrs: Option<Vec<u8>>,
     /// Dirty pages by page number, ascending. A last page that is short enough may be stored in the
     /// inode block.
-    pub pages: Vec<(u64, Box<Block>)>,
+    pub pages: Vec<(u64, PageImage)>,
     /// Dirty pages behind these, inside the size, come with later updates: till then the size grows
     /// to the end of these at most, so that it never shows what is not there (SEMANTICS F9).
     pub more: bool,

@@ -28,6 +28,7 @@ mod log;
 #[cfg(test)]
 #[path = "../tests/it/model.rs"]
 mod model;
+mod page_image;
 mod recovery;
 pub mod report;
 mod store;
@@ -48,6 +49,7 @@ pub use fsck::audit::Audit;
 pub use fsck::scrub::{ScrubCursor, ScrubDamage, ScrubStep};
 pub use log::admission::Admitted;
 pub use log::space::{Claimant, PARTS_OF_BLOCK};
+pub use page_image::PageImage;
 pub use report::StoreReport;
 // What the signatures here are made of.
 pub use lanefs_format::{

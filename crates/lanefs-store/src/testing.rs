@@ -158,7 +158,7 @@ pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate
         attrs,
         size_only: false,
         xattrs: None,
-        pages,
+        pages: pages.into_iter().map(|(page, block)| (page, block.into())).collect(),
         reserved: 0,
         more: false,
         life: Life::Usual,

@@ -28,6 +28,7 @@ pub mod rps;
 pub mod schedule;
 pub mod seqlock;
 pub mod signals;
+pub mod stable;
 pub mod strided;
 pub mod waiting;
 

@@ -129,6 +129,8 @@ pub enum Fault {
     TwoMoments,
     /// A frame is waited for though it has become another page.
     StaleWait,
+    /// A page is written over where its image lies that is on its way.
+    ImageWritten,
 }
 
 impl Fault {
@@ -188,7 +190,8 @@ impl Fault {
 
     /// The faults that only threads in an order of their own show: a matter of schedules, not of
     /// crashes.
-    pub const OF_THREADS: [Fault; 3] = [Fault::MarkAfterNames, Fault::TwoMoments, Fault::StaleWait];
+    pub const OF_THREADS: [Fault; 4] =
+        [Fault::MarkAfterNames, Fault::TwoMoments, Fault::StaleWait, Fault::ImageWritten];
 }
 
 std::thread_local! {

@@ -7,7 +7,8 @@ use crate::log::Log;
 use crate::log::io::Write;
 use crate::log::message::{Encoded, Placed};
 use crate::log::section::Flight;
-use lanefs_format::{Block, BlockRef};
+use crate::page_image::PageImage;
+use lanefs_format::BlockRef;
 use std::sync::Arc;
 
 /// Writes that are put in the order of their places, so that neighbours follow each other.
@@ -20,7 +21,7 @@ pub(crate) struct Begun<'s> {
     /// The caller waits for a flush.
     pub durable: bool,
     pub tickets: Vec<(Arc<CachedInode>, u64)>,
-    pub writes: Vec<(BlockRef, Box<Block>)>,
+    pub writes: Vec<(BlockRef, PageImage)>,
     pub placed: Vec<Placed>,
     /// The shares of an epoch. They count as durable when it is published, not before.
     pub shares: Vec<Placed>,
@@ -51,6 +52,8 @@ impl Begun<'_> {
         }
         let written = log.io.write(&reqs);
         drop(reqs);
+        // Their frames may be written again, whatever a flush takes.
+        drop(writes);
         log.keep_blocks(encoded);
         log.links_answered(&placed);
         log.links_answered(&shares);

@@ -39,12 +39,13 @@ use crate::log::heat::{ByLife, Runs, addresses};
 use crate::log::message::Pending;
 use crate::log::message::Placed;
 use crate::log::mlog::Mlog;
+use crate::page_image::PageImage;
 use crate::tree::inode_state::{InodeState, MapDelta, padded, tail_of};
 use crate::tree::radix::Wanted;
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
 use lanefs_format::checksum;
 use lanefs_format::summary::DataOwner;
-use lanefs_format::{Attrs, BLOCK_SHIFT, Block, BlockRef, FileKind, PAGES_END, XATTR_BLOB_MAX};
+use lanefs_format::{Attrs, BLOCK_SHIFT, BlockRef, FileKind, PAGES_END, XATTR_BLOB_MAX};
 use lanefs_sync::lock::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -228,7 +229,7 @@ impl Engine {
         beside: Option<&Mlog>,
         updates: &mut [InodeUpdate],
         guards: &mut [MutexGuard<'_, InodeEntry>],
-        writes: &mut Vec<(BlockRef, Box<Block>)>,
+        writes: &mut Vec<(BlockRef, PageImage)>,
     ) -> Result<()> {
         let plans: Vec<Plan> =
             updates.iter().zip(guards.iter()).map(|(u, g)| Plan::new(u, &g.state)).collect();
@@ -251,7 +252,7 @@ impl Engine {
         let copies = self.log.metadata_copies();
         let mut each = |u: &mut InodeUpdate, plan: Plan, inner: &mut InodeEntry| -> Result<()> {
             promised += u64::from(std::mem::take(&mut u.reserved));
-            let mut put = |inner: &mut InodeEntry, page: u64, block: Box<Block>| -> Result<()> {
+            let mut put = |inner: &mut InodeEntry, page: u64, block: PageImage| -> Result<()> {
                 let addr = addrs[u.life as usize].next().ok_or(StoreError::NoSpace)?;
                 let r = checksum::reference(addr, &block);
                 let old = inner.state.set_page(page, r, &self.log.io)?;
@@ -284,7 +285,7 @@ impl Engine {
                 {
                     // It ends being the tail when its block is mapped, not before: that may fail.
                     let b = padded(b);
-                    put(inner, p, b)?;
+                    put(inner, p, b.into())?;
                 }
                 let change = inner.state.set_tail(page, bytes, &self.log.io)?;
                 if let Some(old) = change.freed {

@@ -143,7 +143,7 @@ impl Job<'_> {
                 attrs: image.attrs,
                 size_only: false,
                 xattrs: None,
-                pages: vec![(page, block)],
+                pages: vec![(page, block.into())],
                 reserved: 0,
                 more: false,
                 life: Default::default(),

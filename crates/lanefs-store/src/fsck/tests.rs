@@ -113,7 +113,7 @@ impl Volume {
             fold(s, 5, groups);
             for i in (0..FILES).step_by(10) {
                 let n = if i == 0 { 400 } else { 3 };
-                let pages = (0..n).map(|p| (p * (1 + i), page(i * 1000 + p))).collect();
+                let pages = (0..n).map(|p| (p * (1 + i), page(i * 1000 + p).into())).collect();
                 let attrs = attrs(libc::S_IFREG | 0o644, n * (1 + i) * 4096);
                 let xattrs = (i == 20).then(|| vec![9; 5000]);
                 let u = InodeUpdate {
@@ -255,7 +255,7 @@ fn an_open_volume_is_recovered_in_memory_by_a_check() {
         attrs: attrs(libc::S_IFREG, 4096),
         size_only: false,
         xattrs: None,
-        pages: vec![(0, page(1))],
+        pages: vec![(0, page(1).into())],
         reserved: 0,
         more: false,
         life: Default::default(),
@@ -446,7 +446,7 @@ fn preallocated() -> Volume {
             s.preallocate(0, Ino(1010), 40..50, &|| unreachable!(), crate::Claimant::Root).unwrap(),
             10
         );
-        let pages = vec![(42, page(1)), (43, page(2))];
+        let pages = vec![(42, page(1).into()), (43, page(2).into())];
         let attrs = attrs(libc::S_IFREG | 0o644, 44 * 4096);
         let u = InodeUpdate {
             ino: Ino(1010),
@@ -561,7 +561,7 @@ fn unreadable_tables_are_counted_and_searched() {
                 attrs: attrs(libc::S_IFREG, 1 << 20),
                 size_only: false,
                 xattrs: None,
-                pages: (0..200).map(|p| (p, page(n * 7 + p))).collect(),
+                pages: (0..200).map(|p| (p, page(n * 7 + p).into())).collect(),
                 reserved: 0,
                 more: false,
                 life: Default::default(),
@@ -894,7 +894,7 @@ fn unclosed() -> Vec<u8> {
             attrs: attrs(libc::S_IFREG | 0o600, size),
             size_only: false,
             xattrs: None,
-            pages: pages.iter().map(|p| (*p, page(seed + p))).collect(),
+            pages: pages.iter().map(|p| (*p, page(seed + p).into())).collect(),
             reserved: 0,
             more: false,
             life: Default::default(),

@@ -248,7 +248,7 @@ fn histories_of_packs() {
                     (f.bytes, f.byte) = ([1, 60, 700, 2500, 3900][below(5) as usize], below(255) as u8 + 1);
                     let mut b = Block::zeroed();
                     b.0[..f.bytes as usize].fill(f.byte);
-                    u.pages.push((0, b));
+                    u.pages.push((0, b.into()));
                 }
                 if below(3) == 0 {
                     f.xattrs = [0, 20, 430, 5000][below(4) as usize];
@@ -297,9 +297,10 @@ fn a_tail_keeps_the_block_that_it_was_promised() {
     let free = || s.engine.log.space.free_exact();
     let before = free();
     assert!(s.reserve(0, 1));
-    let mut u = update(FIRST + 3, 0, vec![(0, page(7))]);
+    let mut end = page(7);
+    end.0[3000..].fill(0);
+    let mut u = update(FIRST + 3, 0, vec![(0, end)]);
     u.attrs.size = 3000;
-    u.pages[0].1.0[3000..].fill(0);
     u.reserved = 1;
     submit(&s, u);
     assert_eq!(free(), before - 1, "promised to somebody else");

@@ -354,7 +354,7 @@ fn an_update_of_the_size_alone_leaves_the_other_attributes() {
     let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
     s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
     let attrs = Attrs { mode: libc::S_IFREG, size: 2 * 4096 + 10, ..Attrs::default() };
-    let pages = vec![(2, page(3))];
+    let pages = vec![(2, page(3).into())];
     let u = InodeUpdate { size_only: true, attrs, pages, ..update(20, 0, Vec::new()) };
     s.submit(tx(true, vec![], vec![u])).unwrap();
     drop(s);

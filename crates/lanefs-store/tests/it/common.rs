@@ -78,7 +78,7 @@ pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate
         attrs: attrs(size),
         size_only: false,
         xattrs: None,
-        pages,
+        pages: pages.into_iter().map(|(page, block)| (page, block.into())).collect(),
         reserved: 0,
         more: false,
         life: Default::default(),

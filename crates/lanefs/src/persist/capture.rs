@@ -208,23 +208,23 @@ fn capture_round(
         persist.flush.lock().begins(inode);
         *under_way = true;
     }
-    let numbers = piece::numbers(&captured.pages);
     debug_assert!(durable || *under_way, "`unsynced` does not know of the write");
     let from = &mut pass.from;
-    debug_assert!(numbers.first().is_none_or(|p| *p >= *from), "pages {numbers:?} from {from} on");
+    let (first, last) = (captured.taken.numbers().next(), captured.taken.numbers().next_back());
+    debug_assert!(first.is_none_or(|p| p >= *from), "page {first:?} from {from} on");
     // But for the page in which the file ends: it must not be missing where a later round makes
     // the file longer (SEMANTICS F3).
-    *from = numbers
-        .last()
-        .map_or(*from, |p| (p + 1).min(file.attrs.size / lanefs_format::BLOCK_SIZE as u64).max(*from));
-    debug_assert!(numbers.first().is_none_or(|p| *from >= *p), "the round made no headway");
+    *from =
+        last.map_or(*from, |p| (p + 1).min(file.attrs.size / lanefs_format::BLOCK_SIZE as u64).max(*from));
+    debug_assert!(first.is_none_or(|p| *from >= p), "the round made no headway");
     // Names go with the last round: none of the data may be missing when they count.
     let with = if more { With::Nothing } else { with };
-    let r = submit_with(persist, durable, file.update(xattrs, captured), with);
+    let (update, taken) = file.update(xattrs, captured);
+    let r = submit_with(persist, durable, update, with);
     if r.is_err() {
         file.failed();
     }
-    file.finish(&numbers, r.is_ok());
+    file.finish(taken, r.is_ok());
     r.map(|()| (n, more))
 }
 
@@ -271,6 +271,39 @@ mod tests {
             piece::submit_one(&v.0.persist, late()).unwrap();
             stop(&v);
             assert_eq!(piece::submit_one(&v.0.persist, late()).unwrap_err().errno(), libc::EIO);
+        }
+    }
+
+    /// Pages go to the device from where they lie: what is written beside that must not be in the
+    /// middle of what has a checksum already.
+    #[test]
+    fn what_is_written_beside_the_device_is_not_in_the_image_on_its_way() {
+        for durable in [true, false] {
+            let (v, device) = volume(64);
+            let fs = v.fs();
+            let file = fs.create("/f").unwrap();
+            v.sync().unwrap();
+            for n in 1..20u8 {
+                file.write_all_at(&[n; 40_960], 0).unwrap();
+                let beside = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+                device.at_write(move || {
+                    beside.write_all_at(&[n + 100; 5000], 4000 + 1000 * u64::from(n % 5)).unwrap();
+                    beside.write_all_at(&[n + 100; 8192], 20_480).unwrap();
+                });
+                if durable {
+                    file.sync_data().unwrap()
+                } else {
+                    writeback::write_back_some(&v.0.persist, 100).map(drop).unwrap()
+                }
+                if !durable {
+                    checkpoint::checkpoint(&v.0.persist).unwrap();
+                }
+                let found = device.after_crash().fs().read("/f").unwrap();
+                assert!(found.len() == 40_960 && found.iter().all(|b| *b == n || *b == n + 100), "round {n}");
+                assert!(found[30_000..].iter().all(|b| *b == n), "round {n}");
+                let now = fs.read("/f").unwrap();
+                assert!(now[20_480..28_672].iter().all(|b| *b == n + 100), "round {n}");
+            }
         }
     }
 

@@ -4,11 +4,11 @@ use super::Persist;
 use crate::core::page_store;
 use crate::error::Result;
 use crate::memfs::Inode;
-use crate::memfs::data::{Captured, DataCtx, FileData, SYNC_PATIENCE, WritebackGuard};
+use crate::memfs::data::{Captured, DataCtx, FileData, SYNC_PATIENCE, Taken, WritebackGuard};
 use crate::memfs::marks::STORED;
 use crate::ops::rights::{self, RIGHTS_PENDING};
 use crate::write_life::WriteLife;
-use lanefs_format::{Attrs, BLOCK_SIZE, Block, Ino};
+use lanefs_format::{Attrs, BLOCK_SIZE, Ino};
 use lanefs_store::{InodeUpdate, Life, Transaction};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -115,9 +115,9 @@ impl<'a> Writing<'a> {
         }
         // Somebody makes the file longer, and no block is left for what lies behind the size: all
         // once more, with the size that comes of it.
-        file.finish(&numbers(&captured.pages), false);
+        file.give_up(captured);
         file.failed();
-        drop((file, captured));
+        drop(file);
         let _size = data.lock_size();
         // Their starts may lie in the middle of a page that is being filled.
         data.forget_gaps();
@@ -132,7 +132,7 @@ impl<'a> Writing<'a> {
         let captured = self.data.capture(&self.ctx, &self.lock, max, from..u64::MAX, self.attrs.size);
         self.check_captured(&captured, max);
         if rights::rights_pending(self.persist, self.inode) {
-            self.finish(&numbers(&captured.pages), false);
+            self.give_up(captured);
             return Err(RIGHTS_PENDING);
         }
         Ok(captured)
@@ -152,12 +152,13 @@ impl<'a> Writing<'a> {
         debug_assert!(pages.last().is_none_or(|p| p.0 < end), "a page behind the size that goes with it");
     }
 
-    /// Returns the update that hands what was captured to the store.
-    pub fn update(&self, xattrs: Option<Vec<u8>>, captured: Captured) -> InodeUpdate {
+    /// Returns the update that hands what was captured to the store, and what is to be finished
+    /// behind it.
+    pub fn update(&self, xattrs: Option<Vec<u8>>, captured: Captured) -> (InodeUpdate, Taken) {
         let reserved = captured.promises() as u32;
-        let Captured { pages, more, skipped, .. } = captured;
+        let Captured { pages, taken, more, skipped, .. } = captured;
         debug_assert!(pages.len() <= MAX_PAGES, "{} pages at once", pages.len());
-        InodeUpdate {
+        let update = InodeUpdate {
             ino: self.inode.ino,
             attrs: self.attrs,
             size_only: self.data_only,
@@ -167,13 +168,20 @@ impl<'a> Writing<'a> {
             // What was skipped lies behind the others: it is the page in which the file ends.
             more: more || skipped > 0,
             life: life_of(self.inode),
-        }
+        };
+        (update, taken)
     }
 
     /// Ends the writeback of captured pages, which are dirty again if the store does not have them.
-    pub fn finish(&self, numbers: &[u64], ok: bool) {
-        debug_assert!(numbers.is_sorted_by(|a, b| a < b), "a page is finished twice");
-        self.data.finish(&self.ctx, &self.lock, numbers, ok);
+    pub fn finish(&self, taken: Taken, ok: bool) {
+        debug_assert!(taken.count() <= MAX_PAGES, "{} pages at once", taken.count());
+        self.data.finish(&self.ctx, &self.lock, taken, ok);
+    }
+
+    /// Ends the writeback of captured pages that the store was not handed.
+    pub fn give_up(&self, captured: Captured) {
+        debug_assert!(captured.pages.len() <= MAX_PAGES, "{} pages at once", captured.pages.len());
+        self.finish(captured.give_up(), false);
     }
 
     /// Takes note that the store did not get the inode after all.
@@ -191,11 +199,6 @@ fn life_of(inode: &Inode) -> Life {
         WriteLife::Short => Life::Short,
         WriteLife::Long | WriteLife::Extreme => Life::Long,
     }
-}
-
-/// Returns the numbers of captured pages.
-pub(super) fn numbers(pages: &[(u64, Box<Block>)]) -> Vec<u64> {
-    pages.iter().map(|p| p.0).collect()
 }
 
 /// Returns the extended attributes as they are now, if any are in memory.

@@ -27,7 +27,7 @@ use super::host;
 use super::piece::{self, MAX_PAGES, Pass, Writing};
 use crate::error::{Error, Result, posix};
 use crate::memfs::Inode;
-use crate::memfs::data::FileData;
+use crate::memfs::data::{FileData, Taken};
 use crate::memfs::inode::{SYNCING, XATTR_DIRTY};
 use crate::persist::Persist;
 use lanefs_store::{Admitted, Transaction};
@@ -117,7 +117,7 @@ struct Helper {
 /// A piece under way.
 struct Piece<'a> {
     helper: usize,
-    pages: Vec<u64>,
+    pages: Taken,
     /// It is under way to a host.
     _admitted: Admitted<'a>,
 }
@@ -226,9 +226,10 @@ fn stretch(
     let mut under_way = VecDeque::with_capacity(helpers.len());
     let mut finish = |p: Piece<'_>| {
         let r = helpers[p.helper].answers.recv().unwrap_or_else(|_| posix(libc::EIO));
-        file.finish(&p.pages, r.is_ok());
+        let pages = p.pages.count();
+        file.finish(p.pages, r.is_ok());
         match r {
-            Ok(()) => written += p.pages.len(),
+            Ok(()) => written += pages,
             Err(e) => failed = failed.take().or(Some(e)),
         }
         failed.is_none()
@@ -246,18 +247,19 @@ fn stretch(
             }
         };
         (more, skipped) = (captured.more, skipped + captured.skipped);
-        let pages = piece::numbers(&captured.pages);
-        let Some(&last) = pages.last() else {
+        let (first, last) = (captured.taken.numbers().next(), captured.taken.numbers().next_back());
+        let Some(last) = last else {
             more = false;
             break;
         };
-        debug_assert!(pages[0] >= from, "page {} is in two pieces", pages[0]);
+        debug_assert!(first.is_some_and(|first| first >= from), "page {first:?} is in two pieces");
         from = last + 1;
+        let (update, pages) = file.update(xattrs.take(), captured);
         let t = Transaction {
             lane: persist.journal.lanes.mine(),
             durable: false,
             groups: Vec::new(),
-            inodes: vec![file.update(xattrs.take(), captured)],
+            inodes: vec![update],
             folds: true,
         };
         let helper = n % helpers.len();

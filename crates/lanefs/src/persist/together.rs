@@ -9,7 +9,7 @@
 //!    caller writes each by itself then: that frees space, and finds the one that fails.
 
 use crate::memfs::Inode;
-use crate::memfs::data::FileData;
+use crate::memfs::data::{FileData, Taken};
 use crate::memfs::inode::{DATASYNC, ENDED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights;
 use crate::persist::Persist;
@@ -40,7 +40,7 @@ struct Member<'g> {
 }
 
 /// The writeback of a file, and the pages that were captured.
-type Content<'g> = (Writing<'g>, Vec<u64>);
+type Content<'g> = (Writing<'g>, Taken);
 
 /// Inodes that are about to be written back as one transaction.
 pub(super) struct Together<'g> {
@@ -162,14 +162,14 @@ impl<'g> Together<'g> {
             file.failed();
             return None;
         };
-        let numbers = piece::numbers(&captured.pages);
         if captured.more || captured.skipped > 0 {
-            file.finish(&numbers, false);
+            file.give_up(captured);
             file.failed();
             return None;
         }
-        debug_assert!(numbers.len() <= most, "{} pages, {most} were wanted", numbers.len());
-        Some((file.update(xattrs, captured), Some((file, numbers))))
+        debug_assert!(captured.pages.len() <= most, "{} pages, {most} wanted", captured.pages.len());
+        let (update, taken) = file.update(xattrs, captured);
+        Some((update, Some((file, taken))))
     }
 
     /// Writes what was added.
@@ -182,15 +182,15 @@ impl<'g> Together<'g> {
         }
         let lane = persist.journal.lanes.mine();
         let t = Transaction { lane, durable, groups: Vec::new(), inodes: updates, folds: true };
-        let ok = persist.check_alive().is_ok() && persist.store.submit(t).is_ok();
+        let ok = persist.check_alive().is_ok_and(|()| persist.store.submit(t).is_ok());
         let mut locks = Vec::with_capacity(members.len());
         let mut unsynced = Vec::with_capacity(members.len());
         for Member { inode, lock, was, has_gap, owed, file } in members {
-            if let Some((file, numbers)) = file {
+            if let Some((file, taken)) = file {
                 if !ok {
                     file.failed();
                 }
-                file.finish(&numbers, ok);
+                file.finish(taken, ok);
             }
             match ok {
                 // What lies behind it is still to be written (`memfs::data`, G4 of `gaps`).

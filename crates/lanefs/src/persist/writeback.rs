@@ -345,7 +345,7 @@ mod tests {
         let large = fs.open("/large", OpenOptions::new().write(true)).unwrap();
         let (ino, attrs) = (large.inode().ino, large.inode().attrs());
         // All other space, without a promise.
-        let pages = |n: u64| (n * 16..n * 16 + 16).map(|p| (p, Box::new(Block([1; 4096])))).collect();
+        let pages = |n: u64| (n * 16..n * 16 + 16).map(|p| (p, Box::new(Block([1; 4096])).into())).collect();
         let fills = |n: u64| {
             let mut attrs = attrs;
             attrs.size = (n + 1) * 16 * 4096;

@@ -16,6 +16,7 @@ const PERSIST_CAPTURE: &str = "crates/lanefs/src/persist/capture.rs";
 const PERSIST_FSYNC: &str = "crates/lanefs/src/persist/fsync.rs";
 const PERSIST_CLOSURE: &str = "crates/lanefs/src/persist/closure.rs";
 const MEMFS_DIR: &str = "crates/lanefs/src/memfs/dir/mod.rs";
+const DATA_STABLE: &str = "crates/lanefs/src/memfs/data/stable.rs";
 
 pub const EDITS: &[Edit] = &[
     Edit {
@@ -121,13 +122,12 @@ let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);",
     Edit {
         fault: Fault::TogetherInPart,
         file: PERSIST_TOGETHER,
-        from: "let numbers = piece::numbers(&captured.pages);",
+        from: "let (update, taken) = file.update(xattrs, captured);",
         to: "\
-let mut captured = captured;
+let (mut update, taken) = file.update(xattrs, captured);
 if $PLANTED {
-    captured.pages.truncate(1);
-}
-let numbers = piece::numbers(&captured.pages);",
+    update.pages.truncate(1);
+}",
     },
     Edit {
         fault: Fault::TogetherUnflushed,
@@ -247,6 +247,17 @@ Effect::Clr { dir, old, kind, .. } => {
         file: PERSIST_CLOSURE,
         from: "if kind == FileKind::Dir {",
         to: "if kind == FileKind::Dir && !$PLANTED {",
+    },
+    Edit {
+        fault: Fault::ImageWritten,
+        file: DATA_STABLE,
+        from: "page.set(STABLE);
+self.pages",
+        to: "\
+if !$PLANTED {
+    page.set(STABLE);
+}
+self.pages",
     },
     Edit {
         fault: Fault::MarkAfterNames,

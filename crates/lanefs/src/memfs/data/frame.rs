@@ -43,11 +43,18 @@ pub(super) const IMAGE_KEPT: u32 = 2048;
 /// way, and nothing was taken from the store since. Spares a look into the file's map.
 pub(super) const STORED: u32 = 512;
 
-/// All state bits.
-const ALL: u32 =
-    DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND | NOTED | LENT | IMAGE_LENT | STORED | KEPT | IMAGE_KEPT;
+/// The image that is on its way is the frame itself: its bytes stay as they are. Who writes the
+/// page puts another frame in its place (`stable.rs`); then this one is no file's, and goes back
+/// to the pool when the image is gone.
+pub(super) const STABLE: u32 = 4096;
 
-const _: () = assert!(ALL.count_ones() == 12, "a bit for each");
+/// The bits that say something of an image on its way.
+const OF_IMAGE: u32 = IMAGE_LENT | IMAGE_KEPT | STABLE;
+
+/// All state bits.
+const ALL: u32 = DIRTY | WRITEBACK | HOLE | LOST | ONCE | BEHIND | NOTED | LENT | STORED | KEPT | OF_IMAGE;
+
+const _: () = assert!(ALL.count_ones() == 13, "a bit for each");
 
 /// Pages a file can have: offsets up to 8 EiB.
 pub(super) const MAX_PAGES: u64 = 1 << 51;
@@ -159,13 +166,14 @@ impl Desc {
         debug_assert!(state & (LENT | KEPT) != LENT | KEPT, "it has a block, or one is kept for it");
         debug_assert!(state & (HOLE | STORED) != HOLE | STORED, "the store has it, and has nothing");
         debug_assert!(
-            state & WRITEBACK != 0 || state & (IMAGE_LENT | IMAGE_KEPT) == 0,
-            "no image lacks a promise: {state:#x}"
+            state & WRITEBACK != 0 || self.is_free() || state & OF_IMAGE == 0,
+            "marks of an image that is not there: {state:#x}"
         );
+        debug_assert!(state & STABLE == 0 || state & DIRTY == 0, "bytes that stay were written: {state:#x}");
         if self.is_free() {
             debug_assert!(slot.is_null(), "a frame of no file is in a tree");
             debug_assert_eq!(self.page.load(Ordering::Relaxed), 0, "a page of no file");
-            let left = if state & LOST != 0 { ALL & !(HOLE | ONCE | BEHIND) } else { 0 };
+            let left = if state & LOST != 0 { ALL & !(HOLE | ONCE | BEHIND) } else { STABLE };
             debug_assert_eq!(state & !left, 0, "state {state:#x} of a frame of no file");
         } else {
             debug_assert_eq!(state & LOST, 0, "a lost frame has a file");
@@ -245,7 +253,10 @@ impl<'a> PageGuard<'a> {
 
     pub(super) fn set(&self, bits: u32) {
         debug_assert_eq!(bits & !ALL, 0, "state {bits:#x}");
-        debug_assert_eq!(bits & LOST != 0, self.desc.is_free(), "only a lost frame has no file");
+        debug_assert!(
+            bits == STABLE || (bits & LOST != 0) == self.desc.is_free(),
+            "only a lost frame has no file, or one whose image is on its way"
+        );
         // Relaxed load and store: only the lock's holder writes `state`.
         self.desc.state.store(self.desc.state() | bits, Ordering::Relaxed);
     }

@@ -107,8 +107,9 @@
 //!   them.
 //! - *Eviction and read.* D2. *Eviction and write*: eviction takes the page lock and looks at the
 //!   state under it.
-//! - *Writeback and write.* `capture` clears the dirty mark before it copies (O15), under the page
-//!   lock; a later write marks the page dirty again. A page in writeback is not captured again
+//! - *Writeback and write.* `capture` clears the dirty mark before it takes the image (O15), under
+//!   the page lock; a later write marks the page dirty again. An image is the frame itself: a later
+//!   write gives the page another one (`stable.rs`). A page in writeback is not captured again
 //!   before `finish`, so two images of one page are never under way.
 //! - *Writeback and truncate.* The writeback lock: when a truncate unmaps, no image of the file is
 //!   under way.
@@ -127,8 +128,10 @@ mod promise;
 mod read;
 mod readahead;
 mod reclaim;
+mod run;
 mod seam;
 mod seek;
+mod stable;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -142,6 +145,7 @@ pub use pool::{FramePool, Writeback};
 pub use promise::SPACE_LENT;
 pub use readahead::ReadAhead;
 pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
+pub use stable::Taken;
 #[cfg(test)]
 pub(crate) use tests::after_reading_size;
 pub use write::Written;

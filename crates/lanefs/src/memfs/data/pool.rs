@@ -6,14 +6,14 @@
 //! 2. A frame is *fresh* (never given out), *free* (in one lane's cache or the shared stock), *in
 //!    hand* (taken by a thread, not reachable from any file) or *attached* (reachable from one slot
 //!    of one file, which its descriptor names). It is attached and detached only under its page
-//!    lock.
+//!    lock. One that was displaced while it is an image (`stable.rs`) is in no list, and no file's.
 //! 3. A free frame is in exactly one list: only its detacher, or who had it in hand, puts it there.
 //! 4. Locks here are leaves: nothing is waited for while one is held.
 
 mod stock;
 mod throttle;
 
-use super::frame::Desc;
+use super::frame::{Desc, STABLE};
 use crate::error::{Error, Result};
 use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::lock::Mutex;
@@ -324,8 +324,10 @@ impl Drop for FramePool {
             "{} leaves count, and nothing is dirty",
             self.dirty_leaves()
         );
-        if (0..used).any(|f| !self.desc(f as FrameNo).is_free()) {
-            // A file still caches pages: its drop will look at descriptors (invariant 1). Keeping
+        let in_use = |desc: &Desc| !desc.is_free() || desc.state() & STABLE != 0;
+        if (0..used).any(|f| in_use(self.desc(f as FrameNo))) {
+            // A file still caches pages: its drop will look at descriptors (invariant 1). Or the
+            // store may look at an image. Keeping
             // the mapping is safe, unmapping it is not.
             tracing::warn!("a page pool was dropped before its files; its memory is kept");
             return;

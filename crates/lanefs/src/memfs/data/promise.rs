@@ -1,7 +1,8 @@
 //! What a page of a file takes of the volume's space before it becomes dirty (D7).
 
 use super::frame::{DIRTY, HOLE, KEPT, LENT, PageGuard, STORED, WRITEBACK};
-use super::write::{InHand, Run};
+use super::run::Run;
+use super::write::InHand;
 use super::{DataCtx, FileData, PAGE};
 use crate::error::{Error, Result};
 

@@ -6,7 +6,7 @@
 //! (never waited for), looked at again, detached and freed. A detached page is read again from the
 //! store, which is right because a clean page equals what the store holds.
 
-use super::frame::{DIRTY, IMAGE_LENT, LENT, LOST, NOTED, WRITEBACK};
+use super::frame::{DIRTY, IMAGE_LENT, LENT, LOST, NOTED, STABLE, WRITEBACK};
 use super::pool::{FrameNo, FramePool};
 use super::tree;
 use std::sync::atomic::Ordering;
@@ -79,7 +79,13 @@ impl FramePool {
             if guard.has(LENT | IMAGE_LENT) {
                 self.count_lent(lane, -1);
             }
+            let is_image = guard.has(STABLE);
             guard.clear();
+            if is_image {
+                // Nobody says when its image is gone.
+                guard.set(STABLE);
+                return false;
+            }
         } else if desc.is_free() || guard.has(DIRTY | WRITEBACK) {
             guard.unchanged();
             return false;

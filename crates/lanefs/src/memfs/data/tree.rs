@@ -6,7 +6,8 @@
 //! height h covers 64^h pages.
 //!
 //! 1. Slots are filled, and nodes linked and unlinked, only under the tree lock. A slot is emptied,
-//!    by `detach`, only under the page lock of the frame it points to.
+//!    by `detach`, or led to another frame, by `displace` (`stable.rs`), only under the page lock
+//!    of the frame it points to.
 //! 2. An attached frame's descriptor points back to its slot; the slot's node stays linked while
 //!    any of its slots is full. So who holds the page lock of an attached frame may use its slot
 //!    and its node.
@@ -25,7 +26,7 @@
 //!    root anyway.
 
 pub(super) use super::frame::MAX_PAGES;
-use super::frame::{DIRTY, Desc, IMAGE_LENT, LENT, LOST, NOTED, PageGuard, Slot, WRITEBACK};
+use super::frame::{DIRTY, Desc, IMAGE_LENT, LENT, LOST, NOTED, PageGuard, STABLE, Slot, WRITEBACK};
 use super::{DataCtx, FileData};
 use crossbeam_epoch::{self as epoch, Guard};
 use lanefs_format::Ino;
@@ -735,7 +736,8 @@ fn abandon(slot: &Slot, counts: &mut bool) {
         // A reclaimer may have detached it before we had the lock, and another file may own it by
         // now.
         if std::ptr::eq(guard.slot(), slot) {
-            let kept = DIRTY | WRITEBACK | NOTED | LENT | IMAGE_LENT;
+            // STABLE: whose image nobody has finished is not given out again.
+            let kept = DIRTY | WRITEBACK | NOTED | LENT | IMAGE_LENT | STABLE;
             let mut counted = guard.desc().state() & kept;
             if *counts && counted & (DIRTY | NOTED) == DIRTY {
                 counted |= NOTED;

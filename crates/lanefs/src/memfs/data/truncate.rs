@@ -1,6 +1,6 @@
 //! Taking pages away: truncate, holes, zeroed and allocated ranges.
 
-use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, KEPT, LENT, PageGuard, STORED, WRITEBACK};
+use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, KEPT, LENT, PageGuard, STABLE, STORED, WRITEBACK};
 use super::pool::Hand;
 use super::read::{Loaded, is_zero};
 use super::tree::{self, MAX_PAGES};
@@ -426,10 +426,20 @@ impl FileData {
     fn zero_part(&self, ctx: &DataCtx<'_>, page: u64, from: usize, to: usize) -> Result<()> {
         debug_assert!(from < to && to <= PAGE, "{from}..{to}");
         let mut hand = self.hand_for_one(ctx)?;
-        let pin = epoch::pin();
-        let locked = self.lock_or_load(ctx, page, &mut hand, &pin);
+        let zeroed = self.zero_part_with(ctx, page, from..to, &mut hand);
         ctx.pool.give_all(ctx.lane, &mut hand);
-        let Some(guard) = locked? else { return Ok(()) };
+        zeroed
+    }
+
+    fn zero_part_with(
+        &self,
+        ctx: &DataCtx<'_>,
+        page: u64,
+        Range { start: from, end: to }: Range<usize>,
+        hand: &mut Hand,
+    ) -> Result<()> {
+        let pin = epoch::pin();
+        let Some(mut guard) = self.lock_or_load(ctx, page, hand, &pin)? else { return Ok(()) };
         if is_zero(ctx, &guard, from, to) {
             guard.unchanged();
             return Ok(());
@@ -438,6 +448,13 @@ impl FileData {
         if !guard.has(DIRTY) && !ctx.store.reserve_rewrite(ctx.lane) {
             guard.unchanged();
             return Err(Error::Posix(libc::ENOSPC));
+        }
+        if guard.has(STABLE) {
+            // It was attached before: the frame in hand is there still.
+            debug_assert_eq!(hand.len(), 1, "a frame for the page");
+            if let Some(frame) = hand.pop() {
+                guard = self.displace(ctx, guard, frame, true);
+            }
         }
         self.blank(ctx, &guard, from, to);
         Ok(())
@@ -478,6 +495,7 @@ impl FileData {
     /// Zeroes part of a locked page; a block was reserved if it was not dirty.
     fn blank(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, to: usize) {
         debug_assert!(from < to && to <= PAGE, "{from}..{to}");
+        debug_assert!(!guard.has(STABLE), "the image on its way is this very frame");
         // SAFETY: the range lies in the page, whose lock is held; optimistic readers validate (D2).
         unsafe { fill_racy(ctx.pool.bytes(guard.desc()).add(from), 0, to - from) };
         if !guard.has(DIRTY) {
@@ -502,6 +520,7 @@ impl FileData {
         let (mut promised, mut lent) = (0, 0);
         let _ = self.each_page(range.clone(), false, &pin, &mut |page, desc| {
             let Some(guard) = desc.lock_as(ctx.ino, page) else { return ControlFlow::Continue(()) };
+            debug_assert!(!guard.has(STABLE), "an image is on its way under the writeback lock");
             if guard.has(DIRTY) {
                 dirty += 1;
                 promised += u64::from(!guard.has(LENT | KEPT));

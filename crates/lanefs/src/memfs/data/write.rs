@@ -6,15 +6,17 @@
 //! enough (a page was evicted in between, the file shrank), it stops at a page's border, and both
 //! are done again for the rest.
 
-use super::frame::{DIRTY, HOLE, LENT, NOTED, ONCE, PageGuard, WRITEBACK};
+use super::frame::{DIRTY, HOLE, LENT, NOTED, ONCE, PageGuard, STABLE, WRITEBACK};
 use super::pool::Hand;
+use super::run::{RUN, Run, copy_into, undo};
+use super::stable::needs_frame;
 use super::tree::{self, Refused};
 use super::{DataCtx, FileData, PAGE, PageRead, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
 use lanefs_format::{Block, MAX_FILE_SIZE};
 use lanefs_sync::{copy_racy, fill_racy};
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -231,7 +233,7 @@ impl FileData {
         let (first, last) = (page_at(at), page_at(end - 1));
         let pin = epoch::pin();
         let missing = match first == last {
-            true => usize::from(self.find(first, &pin).is_none()),
+            true => usize::from(needs_frame(self.find(first, &pin))),
             false => self.missing(first..last + 1, &pin),
         };
         if missing == 0 {
@@ -283,7 +285,7 @@ impl FileData {
             let (page, from) = (page_at(offset), offset as usize % PAGE);
             let rest = &buf[done..];
             let held = before.as_ref().map(|b| b.page());
-            let (guard, new) = match self.lock_page(ctx.ino, page, &pin) {
+            let (mut guard, new) = match self.lock_page(ctx.ino, page, &pin) {
                 Some(guard) => (guard, false),
                 None => {
                     let Some(frame) = hand.frames.pop().or_else(|| ctx.pool.try_take(ctx.lane)) else {
@@ -310,11 +312,21 @@ impl FileData {
             };
             debug_assert!(held.is_none_or(|held| held + 1 == page), "pages are locked in ascending order");
             debug_assert!(guard.desc().is(ctx.ino, page), "another page was locked");
+            let mut spare = Hand::new();
+            if guard.has(STABLE) {
+                let Some(frame) = hand.frames.pop().or_else(|| ctx.pool.try_take(ctx.lane)) else {
+                    guard.unchanged();
+                    return (done, Stop::NoFrame);
+                };
+                spare.push(frame);
+            }
             if from == 0 && rest.len() >= 2 * PAGE {
-                let mut run = Run { pages: smallvec![guard], new: u64::from(new), lent: 0, kept: 0 };
+                let mut run = Run { pages: smallvec![guard], new: u64::from(new), spare, lent: 0, kept: 0 };
                 self.extend_run(ctx, &mut run, rest.len() / PAGE, sized, &mut hand.frames, &pin);
                 drop(before.take());
-                match self.put_run(ctx, &mut run, rest, sized, hand, newly_dirty) {
+                let put = self.put_run(ctx, &mut run, rest, sized, hand, newly_dirty);
+                hand.frames.extend(run.spare.drain(..));
+                match put {
                     Ok(bytes) => done += bytes,
                     Err(stop) => return (done, stop),
                 }
@@ -326,6 +338,7 @@ impl FileData {
             // The size under the page lock: see "write and truncate".
             if !sized && offset + part.len() as u64 > self.size() {
                 undo(ctx, guard, new, &mut hand.frames);
+                hand.frames.extend(spare);
                 return (done, Stop::Shrunk);
             }
             let (mut own, whole) = (0, part.len() == PAGE);
@@ -340,6 +353,7 @@ impl FileData {
                         Ok(mark) => own = mark,
                         Err(e) => {
                             undo(ctx, guard, new, &mut hand.frames);
+                            hand.frames.extend(spare);
                             return (done, Stop::Failed(e));
                         }
                     }
@@ -351,6 +365,9 @@ impl FileData {
                 }
                 undo(ctx, guard, new, &mut hand.frames);
                 return (done, Stop::Failed(e));
+            }
+            if let Some(frame) = spare.pop() {
+                guard = self.displace(ctx, guard, frame, !whole);
             }
             // SAFETY: inside the page, whose lock we hold; optimistic readers validate (D2).
             unsafe { copy_racy(part.as_ptr(), ctx.pool.bytes(guard.desc()).add(from), part.len()) };
@@ -374,10 +391,10 @@ impl FileData {
 
     /// Writes the pages of a run, each as a whole, and returns how many bytes: as far as the file
     /// reaches and blocks can be had. What was not written is let go of.
-    fn put_run(
+    fn put_run<'g>(
         &self,
-        ctx: &DataCtx<'_>,
-        run: &mut Run<'_>,
+        ctx: &DataCtx<'g>,
+        run: &mut Run<'g>,
         bytes: &[u8],
         sized: bool,
         hand: &mut InHand,
@@ -400,6 +417,7 @@ impl FileData {
         // Nothing has to be read for a page that is written as a whole, so this does not fail.
         let filled = new.map(|(_, page)| self.fill_new(ctx, page, 0, PAGE)).all(|filled| filled.is_ok());
         debug_assert!(filled, "a page that is written as a whole was read");
+        run.displace(self, ctx);
         let part = &bytes[..run.pages.len() * PAGE];
         copy_into(ctx, &run.pages, part);
         *newly_dirty |= self.set_dirty_run(ctx, &run.pages);
@@ -408,14 +426,14 @@ impl FileData {
         Ok(part.len())
     }
 
-    /// Returns how many pages of a range are not attached, as of some instant.
+    /// Returns how many pages of a range need a frame to be written, as of some instant.
     fn missing(&self, range: Range<u64>, pin: &epoch::Guard) -> usize {
         let (mut at, mut missing) = (range.start, 0);
         while at < range.end {
             let most = ((range.end - at) as usize).min(tree::FAN - at as usize % tree::FAN);
             missing += match self.leaf_from(at, pin) {
-                Some(places) => places.iter().take(most).filter(Option::is_none).count(),
-                None => most - usize::from(at == 0 && self.find(0, pin).is_some()),
+                Some(places) => places.iter().take(most).filter(|page| needs_frame(*page)).count(),
+                None => most - usize::from(at == 0 && !needs_frame(self.find(0, pin))),
             };
             at += most as u64;
         }
@@ -445,6 +463,13 @@ impl FileData {
                 if !desc.is(ctx.ino, page) {
                     guard.unchanged();
                     break;
+                }
+                if guard.has(STABLE) {
+                    let Some(frame) = hand.pop() else {
+                        guard.unchanged();
+                        break;
+                    };
+                    run.spare.push(frame);
                 }
                 run.pages.push(guard);
                 continue;
@@ -534,6 +559,7 @@ impl FileData {
     /// was dirty before.
     pub(super) fn set_dirty(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>) -> bool {
         debug_assert!(!guard.has(DIRTY), "it has a block already (D7)");
+        debug_assert!(!guard.has(STABLE), "the image on its way is this very frame");
         guard.set(DIRTY);
         if !guard.has(WRITEBACK) {
             ctx.pool.count_dirty(ctx.lane, 1);
@@ -561,56 +587,4 @@ impl InHand {
             ctx.store.unreserve(ctx.lane, self.blocks);
         }
     }
-}
-
-/// The most pages that are locked and written together: their readers wait for the copy.
-const RUN: usize = 16;
-const _: () = assert!(RUN <= u64::BITS as usize, "a bit for each page of a run");
-
-/// Consecutive pages that are locked to be written.
-pub(super) struct Run<'g> {
-    pub(super) pages: SmallVec<[PageGuard<'g>; RUN]>,
-    /// The pages for which a frame was attached, a bit each.
-    new: u64,
-    /// The pages that become dirty without a promise: that have a block.
-    pub(super) lent: u64,
-    /// Those for which one is kept.
-    pub(super) kept: u64,
-}
-
-impl Run<'_> {
-    /// Lets go of the last page, which was not written after all; a frame attached for it goes back
-    /// to the hand.
-    pub(super) fn undo_last(&mut self, ctx: &DataCtx<'_>, hand: &mut Hand) {
-        let Some(guard) = self.pages.pop() else { return };
-        self.lent &= !(1 << self.pages.len());
-        self.kept &= !(1 << self.pages.len());
-        undo(ctx, guard, self.new >> self.pages.len() & 1 == 1, hand);
-    }
-}
-
-/// Lets go of a page that was not written after all; a frame attached for it goes back to the hand.
-fn undo(ctx: &DataCtx<'_>, guard: PageGuard<'_>, new: bool, hand: &mut Hand) {
-    if !new {
-        return guard.unchanged();
-    }
-    debug_assert!(!guard.has(DIRTY | WRITEBACK), "its block would be lost (D7)");
-    let frame = ctx.pool.number(guard.desc());
-    tree::detach(&guard);
-    drop(guard);
-    hand.push(frame);
-}
-
-/// Copies into locked pages, all of them: one copy for frames that lie side by side.
-fn copy_into(ctx: &DataCtx<'_>, pages: &[PageGuard<'_>], mut bytes: &[u8]) {
-    debug_assert_eq!(bytes.len(), pages.len() * PAGE, "bytes of {} pages", pages.len());
-    for beside in pages.chunk_by(|a, b| a.desc().is_before(b.desc())) {
-        let part;
-        (part, bytes) = bytes.split_at(bytes.len().min(beside.len() * PAGE));
-        // SAFETY: as many bytes as the pages have, which lie side by side and whose locks we hold;
-        // optimistic readers validate (D2).
-        unsafe { copy_racy(part.as_ptr(), ctx.pool.bytes(beside[0].desc()), part.len()) };
-        beside.iter().for_each(|guard| guard.desc().touch());
-    }
-    debug_assert!(bytes.is_empty(), "{} bytes have no page", bytes.len());
 }

@@ -6,19 +6,22 @@
 //! let wb = data.lock_writeback();
 //! let size = data.size();                        // with the other attributes
 //! let captured = data.capture(&ctx, &wb, max, range, size);
-//! let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
 //! let ok = store.submit(.. captured.pages, attrs with `size`, reserved: captured.promises() ..).is_ok();
-//! data.finish(&ctx, &wb, &pages, ok);
+//! data.finish(&ctx, &wb, captured.taken, ok);
 //! ```
 //!
 //! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very
 //! file go on meanwhile.
 
-use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_KEPT, IMAGE_LENT, KEPT, LENT, ONCE, STORED, WRITEBACK};
+use super::frame::{
+    BEHIND, DIRTY, HOLE, IMAGE_KEPT, IMAGE_LENT, KEPT, LENT, ONCE, STABLE, STORED, WRITEBACK,
+};
+use super::stable::Taken;
 use super::tree::{self, MAX_PAGES};
 use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
 use lanefs_format::Block;
+use lanefs_store::PageImage;
 use lanefs_sync::copy_racy;
 use lanefs_sync::lock::MutexGuard;
 use std::ops::{ControlFlow, Range};
@@ -44,8 +47,10 @@ pub struct SizeGuard<'a> {
 /// The pages that a capture found.
 #[derive(Debug, Default)]
 pub struct Captured {
-    /// Page numbers, ascending, with a stable image each.
-    pub pages: Vec<(u64, Box<Block>)>,
+    /// Page numbers, ascending, with an image each, which does not change.
+    pub pages: Vec<(u64, PageImage)>,
+    /// The same pages, for [`FileData::finish`].
+    pub taken: Taken,
     /// There were more dirty pages in the range than asked for.
     pub more: bool,
     /// Dirty pages that were left out: the last one, perhaps, if it has bytes behind the size and
@@ -60,11 +65,17 @@ impl Captured {
     pub fn promises(&self) -> usize {
         self.pages.len() - self.lent
     }
+
+    /// Lets go of the images: for what the store was not handed.
+    pub fn give_up(self) -> Taken {
+        debug_assert_eq!(self.pages.len(), self.taken.count(), "a page that is not finished");
+        self.taken
+    }
 }
 
 enum Image {
     /// An image, and whether it takes no promise along.
-    Taken(Box<Block>, bool),
+    Taken(PageImage, bool),
     NotDirty,
     NoSpace,
 }
@@ -118,8 +129,9 @@ impl FileData {
             ControlFlow::Continue(())
         });
         out.pages.reserve_exact(found.len());
+        out.taken.pages.reserve_exact(found.len());
         for page in found {
-            match self.capture_page(ctx, page, size, &pin) {
+            match self.capture_page(ctx, page, size, &pin, &mut out.taken) {
                 Image::Taken(image, lent) => {
                     out.pages.push((page, image));
                     out.lent += usize::from(lent);
@@ -135,19 +147,27 @@ impl FileData {
         }
         debug_assert!(out.pages.len() + out.skipped <= max, "more than were asked for");
         debug_assert!(out.pages.is_sorted_by(|a, b| a.0 < b.0), "each page once, in order");
+        debug_assert!(out.pages.iter().map(|p| p.0).eq(out.taken.numbers()), "one of them is not finished");
         debug_assert!(out.pages.iter().all(|p| p.0 < super::pages_of(size)), "a page behind the end (D6)");
         out
     }
 
-    fn capture_page(&self, ctx: &DataCtx<'_>, page: u64, size: u64, pin: &epoch::Guard) -> Image {
-        let mut image = Box::<Block>::new_uninit(); // before the lock
+    fn capture_page(
+        &self,
+        ctx: &DataCtx<'_>,
+        page: u64,
+        size: u64,
+        pin: &epoch::Guard,
+        taken: &mut Taken,
+    ) -> Image {
+        let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
+        debug_assert!(inside > 0, "an image of a page behind the end (D6)");
+        let copy = (inside < PAGE).then(Box::<Block>::new_uninit); // before the lock
         let Some(guard) = self.lock_page(ctx.ino, page, pin) else { return Image::NotDirty };
         if !guard.has(DIRTY) || guard.has(WRITEBACK) {
             guard.unchanged();
             return Image::NotDirty;
         }
-        let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
-        debug_assert!(inside > 0, "an image of a page behind the end (D6)");
         // An extending write may have put bytes behind the size that goes with this image: they
         // stay for the next round, with a block of their own (D7).
         let extending = inside < PAGE && !super::read::is_zero(ctx, &guard, inside, PAGE);
@@ -173,34 +193,45 @@ impl FileData {
         let stored = if inside == PAGE { STORED } else { 0 };
         guard.set(WRITEBACK | stored | own);
         debug_assert_eq!(guard.has(DIRTY), extending, "the mark is cleared before the copy (O15)");
+        let Some(mut image) = copy else {
+            let image = taken.give_out(ctx.pool, &guard);
+            guard.unchanged();
+            return Image::Taken(image, own != 0);
+        };
         // SAFETY: a page is a block; the image is ours, and no writer has the page while we hold
         // its lock.
         unsafe { copy_racy(ctx.pool.bytes(guard.desc()), image.as_mut_ptr().cast(), PAGE) };
         guard.unchanged();
         // SAFETY: all PAGE bytes were written just now.
         let mut image = unsafe { image.assume_init() };
-        // Not of nothing: the C library's fill looks at the memory behind, mostly a page that is
-        // not there, which takes the processor a tenth of the whole capture.
-        if inside < PAGE {
-            image.0[inside..].fill(0);
-        }
-        Image::Taken(image, own != 0)
+        image.0[inside..].fill(0);
+        taken.pages.push((page, None));
+        Image::Taken(image.into(), own != 0)
     }
 
     /// Takes note of what became of captured pages: `ok` if the store has them now. If not, they
     /// are dirty again, with the reservations they took along (the store must not have used them
-    /// up).
-    pub fn finish(&self, ctx: &DataCtx<'_>, writeback: &WritebackGuard<'_>, pages: &[u64], ok: bool) {
+    /// up). The images are gone.
+    pub fn finish(&self, ctx: &DataCtx<'_>, writeback: &WritebackGuard<'_>, taken: Taken, ok: bool) {
         debug_assert!(writeback.is_of(self), "the lock of another file");
-        debug_assert!(pages.is_sorted_by(|a, b| a < b), "each page once, in order");
+        let Taken { pages, mut hold } = taken;
+        debug_assert!(pages.is_sorted_by(|a, b| a.0 < b.0), "each page once, in order");
+        // From here on the frames are written again.
+        assert!(hold.is_over(), "the store looks at images of what it has answered");
         let pin = epoch::pin();
         let (mut clean, mut spare, mut done, mut lent) = (0, 0, 0, 0);
         let mut gone = None;
-        for &page in pages {
-            let Some(guard) = self.lock_page(ctx.ino, page, &pin) else { continue };
+        for &(page, image) in &pages {
+            let found = self.lock_page(ctx.ino, page, &pin);
+            if let Some(image) = image
+                && found.as_ref().is_none_or(|guard| ctx.pool.number(guard.desc()) != image)
+            {
+                ctx.pool.give_displaced(ctx.lane, image);
+            }
+            let Some(guard) = found else { continue };
             if guard.has(WRITEBACK) {
                 let (image_lent, image_kept) = (guard.has(IMAGE_LENT), guard.has(IMAGE_KEPT));
-                guard.reset(WRITEBACK | IMAGE_LENT | IMAGE_KEPT | if ok { 0 } else { STORED });
+                guard.reset(WRITEBACK | IMAGE_LENT | IMAGE_KEPT | STABLE | if ok { 0 } else { STORED });
                 done += 1;
                 if guard.has(DIRTY) {
                     debug_assert!(!guard.has(LENT), "dirtied beside its image without a promise");

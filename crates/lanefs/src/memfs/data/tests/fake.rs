@@ -37,16 +37,17 @@ impl FakeStore {
     }
 
     /// What a submitted transaction does.
-    pub fn submit(&self, ino: Ino, captured: Captured) {
+    pub fn submit(&self, ino: Ino, captured: Captured) -> Taken {
         let mut map = self.pages.lock();
         self.reserved.fetch_sub(captured.promises() as i64, Ordering::SeqCst);
         self.free.fetch_sub(captured.lent as i64, Ordering::SeqCst);
         for (page, block) in captured.pages {
             let kept = self.kept.lock().remove(&(ino.0, page));
-            if map.insert((ino.0, page), block).is_some() || kept {
+            if map.insert((ino.0, page), Box::new(block.clone())).is_some() || kept {
                 self.free.fetch_add(1, Ordering::SeqCst);
             }
         }
+        captured.taken
     }
 }
 
@@ -227,18 +228,20 @@ impl World {
         let size = data.size();
         let captured = data.capture(&ctx, &wb, max, 0..u64::MAX, size);
         assert_eq!(captured.skipped, 0);
-        let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
-        assert!(pages.is_sorted() && pages.len() <= max);
+        let pages = captured.taken.count();
+        assert!(captured.taken.numbers().is_sorted() && pages <= max);
         let ok = !self.fail_submit.load(Ordering::SeqCst);
-        if ok {
+        let taken = if ok {
             for (page, block) in &captured.pages {
                 let inside = size.saturating_sub(page * 4096).min(4096) as usize;
                 assert!(inside > 0 && block.0[inside..].iter().all(|&b| b == 0), "D6");
             }
-            self.store.submit(ctx.ino, captured);
-        }
-        data.finish(&ctx, &wb, &pages, ok);
-        Some(pages.len())
+            self.store.submit(ctx.ino, captured)
+        } else {
+            captured.give_up()
+        };
+        data.finish(&ctx, &wb, taken, ok);
+        Some(pages)
     }
 
     /// What must hold when nothing is under way.

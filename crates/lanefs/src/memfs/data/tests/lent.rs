@@ -62,10 +62,8 @@ fn a_page_is_written_over_beside_its_image() {
         assert_eq!((captured.lent, captured.promises()), (2, 0));
         file.write(&ctx, 0, &[3; 4096]).unwrap();
         assert_eq!(lent(&world), (2, 1));
-        if ok {
-            world.store.submit(ctx.ino, captured);
-        }
-        file.finish(&ctx, &writeback, &[0, 1], ok);
+        let taken = if ok { world.store.submit(ctx.ino, captured) } else { captured.give_up() };
+        file.finish(&ctx, &writeback, taken, ok);
         drop(writeback);
         assert_eq!(lent(&world), (i64::from(!ok), 1));
         world.check();
@@ -154,8 +152,8 @@ fn what_was_preallocated_is_written_on_a_full_volume() {
     // Written over beside its image it takes a promise, which a full volume lends.
     file.write(&ctx, 0, &[2; 4096]).unwrap();
     assert_eq!(world.store.reserved.load(SeqCst), 1);
-    world.store.submit(ctx.ino, captured);
-    file.finish(&ctx, &writeback, &[0, 1], true);
+    let taken = world.store.submit(ctx.ino, captured);
+    file.finish(&ctx, &writeback, taken, true);
     drop(writeback);
     world.check();
     // A page that the file comes to end in may go into the inode: it has a promise.

@@ -6,6 +6,7 @@ mod fake;
 mod lent;
 mod model;
 mod races;
+mod stable;
 mod threads;
 
 use std::cell::RefCell;

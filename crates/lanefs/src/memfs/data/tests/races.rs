@@ -20,8 +20,8 @@ fn an_extension_under_way_is_not_stored_past_the_size() {
     assert_eq!(captured.pages.len(), 1);
     assert!(captured.pages[0].1.0[100..].iter().all(|&b| b == 0));
     assert_eq!(data.dirty_pages(), 2, "the rest is still to be written");
-    world.store.submit(ctx.ino, captured);
-    data.finish(&ctx, &wb, &[0], true);
+    let taken = world.store.submit(ctx.ino, captured);
+    data.finish(&ctx, &wb, taken, true);
     drop(wb);
     world.check();
     assert_eq!(world.write_back(0, 10, true), Some(2));
@@ -45,10 +45,8 @@ fn a_page_written_during_its_writeback_stays_dirty() {
         assert!(data.has_dirty());
         assert!(data.capture(&ctx, &wb, 10, 0..10, data.size()).pages.is_empty(), "no second image");
         assert!(data.has_dirty());
-        if !failed {
-            world.store.submit(ctx.ino, captured);
-        }
-        data.finish(&ctx, &wb, &[0, 1], !failed);
+        let taken = if failed { captured.give_up() } else { world.store.submit(ctx.ino, captured) };
+        data.finish(&ctx, &wb, taken, !failed);
         drop(wb);
         assert_eq!(data.dirty_pages(), if failed { 2 } else { 1 });
         world.check();
