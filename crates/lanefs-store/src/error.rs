@@ -31,6 +31,9 @@ pub enum StoreError {
     /// The image is no LaneFS volume, or not one this version can open: EINVAL.
     #[error("{device}: {why}")]
     NotAVolume { device: String, why: String },
+    /// The image or device is shorter than its volume: EINVAL.
+    #[error("{device}: {why}")]
+    TooShort { device: String, why: String },
     /// Another process has the image open: EBUSY. `pid` is 0 if it is not known which.
     #[error("{device}: {}", holder(*.pid))]
     InUse { device: String, pid: i32 },
@@ -90,7 +93,11 @@ impl StoreError {
     /// Returns the error for a superblock that is none, or none this version can open, on the
     /// device named.
     pub fn superblock(device: &str, error: &SuperblockError) -> StoreError {
-        StoreError::NotAVolume { device: device.into(), why: error.to_string() }
+        let (device, why) = (device.into(), error.to_string());
+        match error {
+            SuperblockError::Truncated { .. } => StoreError::TooShort { device, why },
+            _ => StoreError::NotAVolume { device, why },
+        }
     }
 
     /// Returns whether the device did not do what it was asked. An offset beyond its end is no such
@@ -129,7 +136,7 @@ impl StoreError {
             StoreError::Io { .. } | StoreError::Corrupt { .. } | StoreError::Closed => libc::EIO,
             StoreError::BadInode { .. } => libc::EUCLEAN,
             StoreError::NotOpened { errno, .. } | StoreError::NoImage { errno, .. } => *errno,
-            StoreError::NotAVolume { .. } => libc::EINVAL,
+            StoreError::NotAVolume { .. } | StoreError::TooShort { .. } => libc::EINVAL,
             StoreError::InUse { .. } => libc::EBUSY,
             StoreError::NoSpace | StoreError::HostFull(_) | StoreError::TooSmall(_) => libc::ENOSPC,
             StoreError::OpenedReadOnly | StoreError::ReadOnly { .. } => libc::EROFS,

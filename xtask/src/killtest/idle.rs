@@ -11,9 +11,11 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What is written stays without a checkpoint for 30 s, and 5 s more, on a mount that does little.
-/// The rest is for slow machines: what is late by more was forgotten.
-const LEFT_ALONE: Duration = Duration::from_secs(60);
+/// What is written and closed stays without a checkpoint for 5 s, and 5 s more, on a mount that
+/// does little. The rest is for slow machines: what is late by more was forgotten.
+const LEFT_ALONE: Duration = Duration::from_secs(25);
+/// The time for which lines are appended.
+const APPENDED: Duration = Duration::from_secs(120);
 /// A line of a file that stays open lies in the kernel's cache first, for 30 to 35 s, and then as
 /// long as commits are apart, twice. The rest is for slow machines.
 const OLD: Duration = Duration::from_secs(60);
@@ -74,7 +76,7 @@ fn round(v: &mut Volume, busy: bool, random: &mut Rng) -> Result<usize, String> 
     open.write_all(&content(FILES, 10_000).0).map_err(io)?;
     let began = Instant::now();
     let mut written = Vec::new();
-    while began.elapsed() < LEFT_ALONE * if busy { 2 } else { 1 } {
+    while began.elapsed() < if busy { APPENDED } else { LEFT_ALONE } {
         if busy {
             writeln!(log, "line {}", written.len()).map_err(io)?;
             written.push(Instant::now());

@@ -13,6 +13,7 @@ use lanefs_store::FormatOptions;
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -93,6 +94,11 @@ pub(super) struct Plan {
     pub mount: MountConfig,
 }
 
+/// The age at which content is written that a kernel has handed over: it did so because the file
+/// was closed, or was asked for it (`sync_file_range`), or had it for half a minute. So long ext4
+/// takes at the most until a commit has it.
+const HANDED_OVER: Duration = Duration::from_secs(5);
+
 /// Decodes the arguments.
 pub(super) fn plan(args: &Args) -> Result<Plan, Failure> {
     let mut plan = Plan {
@@ -106,7 +112,7 @@ pub(super) fn plan(args: &Args) -> Result<Plan, Failure> {
         remount: false,
         by_loop: ByLoop::StandsFor,
         without_effect: Vec::new(),
-        volume: MountOptions::default(),
+        volume: MountOptions { dirty_expire: HANDED_OVER, ..MountOptions::default() },
         mount: MountConfig::default(),
     };
     if let Some(bytes) = args.cache_size {

@@ -86,10 +86,10 @@ pub fn run(args: &Args) -> Outcome {
 
 /// Returns whether the volume was closed; `None` if it cannot be known: who unmounts may not read
 /// the images, somebody has them open, or other devices have come in their place. What the system
-/// cannot read is an error.
+/// cannot read, and what has become shorter than the volume, is an error.
 fn was_closed(images: &[PathBuf]) -> Result<Option<bool>, StoreError> {
     match super::info::devices(images).and_then(Store::was_closed) {
-        Err(e) if e.errno() != libc::EIO => Ok(None),
+        Err(e) if e.errno() != libc::EIO && !matches!(e, StoreError::TooShort { .. }) => Ok(None),
         closed => closed.map(Some),
     }
 }

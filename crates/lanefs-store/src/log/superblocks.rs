@@ -157,7 +157,7 @@ fn superblock_at(d: &dyn Device, at: u64) -> Option<Superblock> {
 pub(crate) fn find_superblock(d: &dyn Device, progress: &dyn Fn(u64, u64)) -> Result<Superblock> {
     let blocks = d.size() >> BLOCK_SHIFT;
     let e = match read_superblock(d) {
-        Err(e @ StoreError::NotAVolume { .. }) if blocks > 0 => e,
+        Err(e @ (StoreError::NotAVolume { .. } | StoreError::TooShort { .. })) if blocks > 0 => e,
         other => return other,
     };
     if let Some(sb) = superblock_at(d, blocks.saturating_sub(FAR_BLOCKS)) {

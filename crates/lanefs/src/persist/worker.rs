@@ -1,13 +1,16 @@
 //! A thread that does round after round, of what its volume has to do.
 
 use super::Persist;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use lanefs_sync::SignalsBlocked;
 use lanefs_sync::lock::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The time after which an error is told again that all rounds meet.
+const TELL_AGAIN: Duration = Duration::from_secs(600);
 
 /// The thread, and what wakes it.
 #[derive(Default)]
@@ -84,8 +87,29 @@ pub(super) fn start(
     Ok(())
 }
 
+/// The errors of a thread's rounds, of which one that stays is told once in a while: rounds come
+/// five times a second.
+#[derive(Default)]
+struct Told(Option<(String, Instant)>);
+
+impl Told {
+    /// Returns whether an error is to be told at `now`: another one than the last that was, or long
+    /// after that.
+    fn is_news(&mut self, e: &Error, now: Instant) -> bool {
+        let text = e.to_string();
+        debug_assert!(!text.is_empty(), "an error without a word");
+        let same = |(last, at): &(String, Instant)| *last == text && now.duration_since(*at) < TELL_AGAIN;
+        let news = !self.0.as_ref().is_some_and(same);
+        if news {
+            self.0 = Some((text, now));
+        }
+        news
+    }
+}
+
 /// Does round after round, as the thread, until that is stopped or the volume is gone.
 fn run(weak: &Weak<Persist>, worker: &Worker, rounds: Rounds) {
+    let mut told = Told::default();
     loop {
         let Some(persist) = weak.upgrade() else { return };
         debug_assert!(!crossbeam_epoch::is_pinned(), "a round keeps the collector from going on");
@@ -96,7 +120,9 @@ fn run(weak: &Weak<Persist>, worker: &Worker, rounds: Rounds) {
             if persist.check_alive().is_err() {
                 return;
             }
-            tracing::error!("background work: {e}");
+            if told.is_news(&e, Instant::now()) {
+                tracing::error!("background work: {e}");
+            }
         }
         let pause = (rounds.pause)(&persist);
         // The wait keeps nothing alive but the condition itself.
@@ -108,5 +134,22 @@ fn run(weak: &Weak<Persist>, worker: &Worker, rounds: Rounds) {
         }
         *w = false;
         drop(w);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A volume that had gone read-only said so five times a second, of each thread: 170 MB a day.
+    #[test]
+    fn an_error_that_stays_is_told_once_in_ten_minutes() {
+        let (mut told, start) = (Told::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let (broken, full) = (Error::Posix(libc::EROFS), Error::Posix(libc::ENOSPC));
+        assert!(told.is_news(&broken, after(0)));
+        assert!((1..600).all(|n| !told.is_news(&broken, after(n))));
+        assert!(told.is_news(&broken, after(600)) && !told.is_news(&broken, after(601)));
+        assert!(told.is_news(&full, after(602)) && told.is_news(&broken, after(603)));
     }
 }
