@@ -17,13 +17,14 @@
 //!    because only checkpoints release segments.
 
 use crate::error::Result;
+use crate::inodes::block_set::BlockSet;
 use crate::log::segment::SegmentTable;
 use crate::tree::directory::StateLock;
 use crate::tree::inode_state::InodeState;
 use lanefs_format::{BlockAddr, Ino};
 use lanefs_sync::CachePadded;
 use lanefs_sync::ablation::{Switch, Technique};
-use lanefs_sync::hash::{WordMap, WordSet};
+use lanefs_sync::hash::WordMap;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use lanefs_sync::random::spread;
 use std::collections::BTreeSet;
@@ -62,7 +63,7 @@ pub(crate) struct InodeEntry {
     pub folded: bool,
     /// Not in the map any more.
     pub gone: bool,
-    pub fresh: WordSet,
+    pub fresh: BlockSet,
     pub died: Vec<BlockAddr>,
     /// Given up, and still marked live (5).
     dead: Vec<BlockAddr>,
@@ -93,7 +94,7 @@ impl InodeEntry {
             state,
             folded,
             gone: false,
-            fresh: WordSet::default(),
+            fresh: BlockSet::default(),
             died: Vec::new(),
             dead: Vec::new(),
             xattrs: Logged::Yes,
@@ -114,7 +115,7 @@ impl InodeEntry {
         debug_assert!(!self.gone, "block {addr} goes to an inode that nobody finds");
         debug_assert!(!addr.is_none(), "a hole is no block");
         segments.set_live(addr);
-        self.fresh.insert(addr.0);
+        self.fresh.insert(addr);
     }
 
     /// Takes a data block from this inode, which does not refer to it any more. Its live mark goes
@@ -122,7 +123,7 @@ impl InodeEntry {
     pub fn drop_block(&mut self, segments: &SegmentTable, addr: BlockAddr) {
         debug_assert!(!self.gone, "block {addr} is taken from an inode that nobody finds");
         debug_assert!(self.dead.len() < DEAD_MAX, "{} blocks wait for their marks to go", self.dead.len());
-        if !self.fresh.remove(&addr.0) {
+        if !self.fresh.remove(addr) {
             self.died.push(addr);
         }
         self.dead.push(addr);

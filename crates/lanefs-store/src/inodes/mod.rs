@@ -1,6 +1,7 @@
 //! The inodes in memory, and how they are read and changed there. What is changed is on disk with
 //! the inode's next update or the next checkpoint, which the engine makes.
 
+pub(crate) mod block_set;
 pub(crate) mod cache;
 mod preallocate;
 mod reading;

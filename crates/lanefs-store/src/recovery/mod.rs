@@ -458,9 +458,9 @@ impl Recovery<'_> {
                 "inode {} is on disk, and its NEW is not folded",
                 inode.ino
             );
-            for a in std::mem::take(&mut i.fresh) {
-                self.engine.log.space.credit(0, self.engine.log.segments.blocks_at(BlockAddr(a)));
-                self.engine.log.segments.clear_live(BlockAddr(a));
+            for a in i.fresh.take() {
+                self.engine.log.space.credit(0, self.engine.log.segments.blocks_at(a));
+                self.engine.log.segments.clear_live(a);
             }
             self.engine.log.space.credit(0, i.state.unwritten());
             self.engine.inodes.cache.remove(inode.ino);

@@ -9,8 +9,8 @@ use crate::inodes::Inodes;
 use crate::inodes::cache::{CachedInode, InodeEntry};
 use crate::log::Log;
 use crate::tree::block_io::BlockSink;
+use lanefs_format::Ino;
 use lanefs_format::pack;
-use lanefs_format::{BlockAddr, Ino};
 use lanefs_sync::parallel;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -276,7 +276,7 @@ impl Capture<'_> {
         // cleaner moved may have been written anew by the fold since, which has given it up: no
         // tree refers to it.
         i.died.drain(..).for_each(|a| sink.unmark(a));
-        i.fresh.drain().map(BlockAddr).filter(|a| self.log.segments.is_live(*a)).for_each(|a| sink.mark(a));
+        i.fresh.take().filter(|a| self.log.segments.is_live(*a)).for_each(|a| sink.mark(a));
         i.xattrs.seal();
         i.tail.seal();
         i.listed = false;

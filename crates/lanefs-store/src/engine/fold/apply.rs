@@ -25,6 +25,7 @@ use crate::engine::sorted;
 use crate::engine::totals::Totals;
 use crate::error::{Result, StoreError};
 use crate::inodes::Inodes;
+use crate::inodes::block_set::BlockSet;
 use crate::inodes::cache::{CachedInode, InodeEntry, Logged};
 use crate::log::Log;
 use crate::tree::block_io::{BlockSink, Owner};
@@ -392,7 +393,7 @@ impl Fold<'_> {
             // mark below.
             i.clear_live_marks(&self.log.segments);
             i.died.drain(..).for_each(|a| sink.unmark(a));
-            i.fresh.clear();
+            i.fresh = BlockSet::default();
             i.state.destroy(sink)?;
             i.charge_unwritten(&self.log.space, 0);
             self.log.space.credit(0, std::mem::take(&mut i.own_charged));

@@ -14,7 +14,7 @@
 //! file go on meanwhile.
 
 use super::frame::{
-    BEHIND, DIRTY, HOLE, IMAGE_KEPT, IMAGE_LENT, KEPT, LENT, ONCE, STABLE, STORED, WRITEBACK,
+    BEHIND, DIRTY, HOLE, IMAGE_KEPT, IMAGE_LENT, KEPT, LENT, ONCE, PageGuard, STABLE, STORED, WRITEBACK,
 };
 use super::stable::Taken;
 use super::tree::{self, MAX_PAGES};
@@ -24,6 +24,7 @@ use lanefs_format::Block;
 use lanefs_store::PageImage;
 use lanefs_sync::copy_racy;
 use lanefs_sync::lock::MutexGuard;
+use std::mem::MaybeUninit;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering;
 
@@ -120,18 +121,24 @@ impl FileData {
         let pin = epoch::pin();
         let range = range.start..range.end.min(super::pages_of(size));
         let mut found = Vec::new();
-        let _ = self.each_page(range, true, &pin, &mut |page, _| {
+        let _ = self.each_page(range, true, &pin, &mut |page, desc| {
             if found.len() == max {
                 out.more = true;
                 return ControlFlow::Break(());
             }
-            found.push(page);
+            found.push((page, ctx.pool.number(desc)));
             ControlFlow::Continue(())
         });
         out.pages.reserve_exact(found.len());
         out.taken.pages.reserve_exact(found.len());
-        for page in found {
-            match self.capture_page(ctx, page, size, &pin, &mut out.taken) {
+        for (page, frame) in found {
+            let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
+            debug_assert!(inside > 0, "an image of a page behind the end (D6)");
+            let copy = (inside < PAGE).then(Box::<Block>::new_uninit); // before the lock
+            let found = ctx.pool.desc(frame).lock_as(ctx.ino, page);
+            // It may have got another frame, or be gone.
+            let Some(guard) = found.or_else(|| self.lock_page(ctx.ino, page, &pin)) else { continue };
+            match self.capture_page(ctx, guard, inside, copy, &mut out.taken) {
                 Image::Taken(image, lent) => {
                     out.pages.push((page, image));
                     out.lent += usize::from(lent);
@@ -152,18 +159,18 @@ impl FileData {
         out
     }
 
+    /// Takes the image of a locked page, of which so many bytes lie inside the size that goes with
+    /// it. `copy`: memory for it, if it is to be a copy.
     fn capture_page(
         &self,
         ctx: &DataCtx<'_>,
-        page: u64,
-        size: u64,
-        pin: &epoch::Guard,
+        guard: PageGuard<'_>,
+        inside: usize,
+        copy: Option<Box<MaybeUninit<Block>>>,
         taken: &mut Taken,
     ) -> Image {
-        let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
-        debug_assert!(inside > 0, "an image of a page behind the end (D6)");
-        let copy = (inside < PAGE).then(Box::<Block>::new_uninit); // before the lock
-        let Some(guard) = self.lock_page(ctx.ino, page, pin) else { return Image::NotDirty };
+        debug_assert_eq!(copy.is_some(), inside < PAGE, "a page in part is copied");
+        let page = guard.page();
         if !guard.has(DIRTY) || guard.has(WRITEBACK) {
             guard.unchanged();
             return Image::NotDirty;
@@ -222,13 +229,13 @@ impl FileData {
         let (mut clean, mut spare, mut done, mut lent) = (0, 0, 0, 0);
         let mut gone = None;
         for &(page, image) in &pages {
-            let found = self.lock_page(ctx.ino, page, &pin);
+            let stays = image.and_then(|image| ctx.pool.desc(image).lock_as(ctx.ino, page));
             if let Some(image) = image
-                && found.as_ref().is_none_or(|guard| ctx.pool.number(guard.desc()) != image)
+                && stays.is_none()
             {
                 ctx.pool.give_displaced(ctx.lane, image);
             }
-            let Some(guard) = found else { continue };
+            let Some(guard) = stays.or_else(|| self.lock_page(ctx.ino, page, &pin)) else { continue };
             if guard.has(WRITEBACK) {
                 let (image_lent, image_kept) = (guard.has(IMAGE_LENT), guard.has(IMAGE_KEPT));
                 guard.reset(WRITEBACK | IMAGE_LENT | IMAGE_KEPT | STABLE | if ok { 0 } else { STORED });
