@@ -1,6 +1,7 @@
 //! Structures by which the crates above stay out of each other's cache lines: lanes, epochs, the
 //! reader pass-through semaphore, sequence words, counters of changes, the strided counter and the
-//! clock; the one generator of random numbers; and work that several threads share.
+//! clock; references to memory that stays as it is; the one generator of random numbers; and work
+//! that several threads share.
 //!
 //! Every protocol is described at the head of its file; `docs/CONCURRENCY.md` lists who may write
 //! which field. The same code runs under loom

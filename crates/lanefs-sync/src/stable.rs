@@ -12,16 +12,15 @@ use std::sync::Arc;
 /// The right of an owner to its memory again, once all references are gone that it gave out.
 #[derive(Debug, Default)]
 pub struct Hold {
-    /// None of this many references but one, the hold's own, is alive when it is over. Made by the
-    /// first that is given out.
-    references: Option<Arc<()>>,
+    /// Each reference has a share of it, and the hold one. Made when the first is given out.
+    count: Option<Arc<()>>,
 }
 
 /// A reference to memory that does not change; see [`Hold`].
 #[derive(Debug)]
 pub struct Stable<T> {
     what: NonNull<T>,
-    _reference: Arc<()>,
+    _share: Arc<()>,
 }
 
 // SAFETY: it gives access to `&T` alone, from whatever thread.
@@ -33,18 +32,17 @@ impl Hold {
     /// Gives out a reference.
     ///
     /// # Safety
-    /// `what` is a valid `T`, and stays in its place and as it is until [`Hold::is_over`] has said
-    /// so of this hold, or for good if that is never asked.
+    /// `what` is a valid `T`, and stays in its place and as it is until [`Hold::is_over`] has
+    /// returned true; for good, if it never does.
     pub unsafe fn give_out<T>(&mut self, what: NonNull<T>) -> Stable<T> {
         debug_assert!(what.is_aligned(), "a reference to half of two");
-        let reference = self.references.get_or_insert_default();
-        Stable { what, _reference: Arc::clone(reference) }
+        Stable { what, _share: Arc::clone(self.count.get_or_insert_default()) }
     }
 
     /// Returns whether no reference is left: what others read by one happened before.
     pub fn is_over(&mut self) -> bool {
         // Acquire, in `get_mut`: its partner is the Release by which a reference is dropped.
-        self.references.as_mut().is_none_or(|references| Arc::get_mut(references).is_some())
+        self.count.as_mut().is_none_or(|count| Arc::get_mut(count).is_some())
     }
 }
 

@@ -327,9 +327,8 @@ impl Drop for FramePool {
         let in_use = |desc: &Desc| !desc.is_free() || desc.state() & STABLE != 0;
         if (0..used).any(|f| in_use(self.desc(f as FrameNo))) {
             // A file still caches pages: its drop will look at descriptors (invariant 1). Or the
-            // store may look at an image. Keeping
-            // the mapping is safe, unmapping it is not.
-            tracing::warn!("a page pool was dropped before its files; its memory is kept");
+            // store may look at an image. Keeping the mapping is safe, unmapping it is not.
+            tracing::warn!("a page pool was dropped before its files or images; its memory is kept");
             return;
         }
         // SAFETY: the mapping was made by `new` with this length, and no file refers to it any

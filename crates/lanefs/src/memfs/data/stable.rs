@@ -14,8 +14,9 @@
 //! 3. So whoever dirties a page has one without STABLE, and a dirty page can be written in place.
 //! 4. The frame for that is taken before, as for a page that is missing: a writer holds page locks
 //!    and cannot wait for one.
-//! 5. What takes pages away holds the writeback lock: there is no such frame then. The clock passes
-//!    pages in writeback over.
+//! 5. What takes pages away holds the writeback lock: there is no such frame then, unless a thread
+//!    panicked with its images. Such a frame keeps STABLE, and is lost to the pool. The clock
+//!    passes pages in writeback over.
 //!
 //! The last page of a file, in which bytes lie behind its end, is copied: another size may go with
 //! it by then (D6).
@@ -56,13 +57,12 @@ impl Taken {
         debug_assert!(page.has(WRITEBACK) && !page.has(DIRTY), "its image is not on its way");
         page.set(STABLE);
         self.pages.push((page.page(), Some(pool.number(page.desc()))));
-        let bytes = NonNull::new(pool.bytes(page.desc()).cast::<Block>());
-        debug_assert!(bytes.is_some_and(NonNull::is_aligned), "a frame is a block");
-        let bytes = bytes.unwrap_or(NonNull::dangling());
-        // SAFETY: a frame is a block, mapped as long as the pool lives, which a frame with STABLE
-        // keeps mapped. Its bytes are written only under its page lock by who finds no STABLE, and
-        // by nobody while it is no file's (2); STABLE goes when the hold is over (1).
-        PageImage::Stable(unsafe { self.hold.give_out(bytes) })
+        let bytes = pool.bytes(page.desc()).cast::<Block>();
+        debug_assert!(!bytes.is_null() && bytes.is_aligned(), "a frame is a block");
+        // SAFETY: a frame is a block of the pool's mapping, which stays while any frame has STABLE.
+        // Its bytes are written only under its page lock by who finds no STABLE, and by nobody
+        // while it is no file's (2); STABLE goes when the hold is over (1).
+        PageImage::Stable(unsafe { self.hold.give_out(NonNull::new_unchecked(bytes)) })
     }
 }
 

@@ -520,7 +520,6 @@ impl FileData {
         let (mut promised, mut lent) = (0, 0);
         let _ = self.each_page(range.clone(), false, &pin, &mut |page, desc| {
             let Some(guard) = desc.lock_as(ctx.ino, page) else { return ControlFlow::Continue(()) };
-            debug_assert!(!guard.has(STABLE), "an image is on its way under the writeback lock");
             if guard.has(DIRTY) {
                 dirty += 1;
                 promised += u64::from(!guard.has(LENT | KEPT));
@@ -532,7 +531,12 @@ impl FileData {
             }
             under_way += i64::from(guard.has(WRITEBACK));
             lent += i64::from(guard.has(LENT | IMAGE_LENT));
+            let is_image = guard.has(STABLE); // stable.rs, 5
             tree::detach(&guard);
+            if is_image {
+                guard.set(STABLE);
+                return ControlFlow::Continue(());
+            }
             drop(guard);
             ctx.pool.give(ctx.lane, ctx.pool.number(desc));
             ControlFlow::Continue(())

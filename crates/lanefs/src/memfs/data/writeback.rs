@@ -219,6 +219,9 @@ impl FileData {
     /// Takes note of what became of captured pages: `ok` if the store has them now. If not, they
     /// are dirty again, with the reservations they took along (the store must not have used them
     /// up). The images are gone.
+    ///
+    /// # Panics
+    /// If one is not: the store would look at bytes that others write.
     pub fn finish(&self, ctx: &DataCtx<'_>, writeback: &WritebackGuard<'_>, taken: Taken, ok: bool) {
         debug_assert!(writeback.is_of(self), "the lock of another file");
         let Taken { pages, mut hold } = taken;

@@ -3,7 +3,9 @@
 use super::super::frame::{STABLE, WRITEBACK};
 use super::super::*;
 use super::fake::{NO_CUT, World};
+use super::threads::Stops;
 use crossbeam_epoch as epoch;
+use lanefs_sync::random::Rng;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Returns the bytes of a file.
@@ -170,15 +172,6 @@ fn a_writer_waits_for_a_frame_with_nothing_held() {
     assert!(all(&back[..8 * PAGE], 2) && all(&back[8 * PAGE..], 1));
 }
 
-/// Ends what goes on until it is said to.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Writers, readers and writebacks at a time: each image is of one moment of its page, and none
 /// changes.
 #[test]
@@ -192,13 +185,12 @@ fn images_are_whole_beside_writers() {
         for lane in 1..4u64 {
             let (world, done) = (&world, &done);
             s.spawn(move || {
-                let (ctx, mut random) = (world.ctx(0, lane as usize), lane);
+                let (ctx, mut rng) = (world.ctx(0, lane as usize), Rng::at(lane));
                 while !done.load(Ordering::Relaxed) {
-                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    let byte = (random >> 40) as u8;
+                    let byte = rng.below(256) as u8;
                     // Each lane has eight pages of its own, and writes some as a whole.
-                    let page = (lane - 1) * 8 + (random >> 33) % 6;
-                    let whole = vec![byte; PAGE * (1 + (random >> 50) as usize % 3)];
+                    let page = (lane - 1) * 8 + rng.below(6);
+                    let whole = vec![byte; PAGE * (1 + rng.below(3) as usize)];
                     file.write(&ctx, page * PAGE as u64, &whole).unwrap();
                     let mut back = vec![0; whole.len()];
                     file.read(&ctx, page * PAGE as u64, &mut back, &ReadAhead::new()).unwrap();
@@ -207,7 +199,7 @@ fn images_are_whole_beside_writers() {
             });
         }
         // Also where an image has changed.
-        let stop = Stop(&done);
+        let stop = Stops(&done);
         let ctx = world.ctx(0, 0);
         for _ in 0..300 {
             let wb = file.lock_writeback();
@@ -227,4 +219,25 @@ fn images_are_whole_beside_writers() {
     assert!((0..PAGES).all(|p| file.find(p, &pin).is_none_or(|d| d.state() & WRITEBACK == 0)));
     drop(pin);
     world.check();
+}
+
+/// A thread that panics with images in its hands leaves nobody who knows when they are gone.
+#[test]
+fn a_frame_whose_image_nobody_finishes_is_not_given_out_again() {
+    let world = World::new(32, 1, 1000);
+    let (file, ctx) = (&world.files[0], world.ctx(0, 0));
+    file.write(&ctx, 0, &[1; 4 * PAGE]).unwrap();
+    let wb = file.lock_writeback();
+    let captured = file.capture(&ctx, &wb, 3, 0..100, file.size());
+    drop(wb);
+    file.drop_all(&ctx);
+    file.truncate(&ctx, 0, None).unwrap();
+    for n in 0..28 {
+        file.write(&ctx, n * PAGE as u64, &[2; PAGE]).unwrap();
+        if n % 8 == 7 {
+            world.write_back(0, 100, true);
+        }
+    }
+    assert_eq!((captured.pages.len(), stable(&world)), (3, 3));
+    assert!(captured.pages.iter().all(|(_, image)| all(&image.0, 1)));
 }

@@ -178,7 +178,7 @@ fn appends_are_whole_and_in_a_row() {
 }
 
 /// Ends the other threads of a test when its own ends.
-struct Stops<'a>(&'a AtomicBool);
+pub struct Stops<'a>(pub &'a AtomicBool);
 
 impl Drop for Stops<'_> {
     fn drop(&mut self) {
