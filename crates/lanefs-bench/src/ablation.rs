@@ -26,6 +26,7 @@ pub const KEYS: &[Key] = &[
     key("ids", "ids=scan", "one bitmap of inode numbers, scanned from its start under a mutex"),
     key("one-log", "full=lanes", "each mlog goes on where hardly anything is free"),
     key("paths", "paths=walk", "each path is walked from its first component on"),
+    key("trails", "trails=none", "no memory is asked for before a path is walked"),
 ];
 
 /// A LaneFS of the ablation figure.
@@ -54,6 +55,7 @@ pub const VARIANTS: &[Variant] = &[
     variant("no-lane-ids", ",ids=scan", "one bitmap of inode numbers, scanned from its start"),
     variant("no-one-log", ",full=lanes", "each mlog goes on where hardly anything is free"),
     variant("no-paths", ",paths=walk", "no path is remembered"),
+    variant("no-trails", ",trails=none", "no memory is asked for before a path is walked"),
     variant("D", ",oplog=one,counter=one", "double list alone: no logs of lanes, no strides"),
     variant("+rps", ",cells=one,mlogs=1,oplog=one,counter=one,ids=scan", "of all these only the semaphore"),
     variant("+rps+cells", ",mlogs=1,oplog=one,counter=one,ids=scan", "the semaphore and groups of cells"),
@@ -114,7 +116,8 @@ impl Off {
             "counter" => Technique::StridedCounter,
             "ids" => Technique::LaneNumbers,
             "one-log" => Technique::OneLog,
-            _ => Technique::Paths,
+            "paths" => Technique::Paths,
+            _ => Technique::Trails,
         };
         let techniques: Vec<Technique> = self.techniques.iter().map(technique).collect();
         match self.stride {

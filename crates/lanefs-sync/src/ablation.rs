@@ -27,11 +27,14 @@ pub enum Technique {
     OneLog,
     /// The paths that lanes remember. In its place: each is walked from its first component on.
     Paths,
+    /// The addresses that a path leads through, asked for before it is walked. In its place: each
+    /// is asked for when the one before it says where it is.
+    Trails,
 }
 
 impl Technique {
     /// All of them.
-    pub const ALL: [Technique; 7] = [
+    pub const ALL: [Technique; 8] = [
         Technique::PassThrough,
         Technique::CellGroups,
         Technique::LaneLogs,
@@ -39,6 +42,7 @@ impl Technique {
         Technique::LaneNumbers,
         Technique::OneLog,
         Technique::Paths,
+        Technique::Trails,
     ];
 }
 

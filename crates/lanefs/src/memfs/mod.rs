@@ -9,6 +9,7 @@ mod owner;
 pub(crate) mod paths;
 pub(crate) mod stamps;
 pub(crate) mod table;
+pub(crate) mod trails;
 pub(crate) mod xattr;
 
 pub(crate) use inode::{Body, Inode};
@@ -18,6 +19,7 @@ use crate::memfs::data::FramePool;
 use crate::memfs::paths::Paths;
 use crate::memfs::stamps::Stamps;
 use crate::memfs::table::InodeTable;
+use crate::memfs::trails::Trails;
 use crossbeam_utils::CachePadded;
 use lanefs_sync::hash::WordSet;
 use lanefs_sync::lock::Mutex;
@@ -34,6 +36,8 @@ pub(crate) struct MemFs {
     pub frames: Arc<FramePool>,
     /// Where the paths lead that lanes walked.
     pub paths: Paths,
+    /// Where in memory these paths lie.
+    pub trails: Trails,
     /// The secret that names are hashed with.
     pub hash_key: [u64; 2],
     /// Held while a directory changes parents.
@@ -53,6 +57,7 @@ impl MemFs {
             stamps: Box::new(Stamps::new()),
             frames: Arc::new(FramePool::new(page_bytes)?),
             paths: Paths::new(lanes, page_bytes * 2),
+            trails: Trails::new(lanes, page_bytes * 2),
             hash_key,
             move_lock: CachePadded::new(Mutex::new(())),
             load_locks: (0..LOAD_LOCKS).map(|_| Mutex::new(())).collect(),

@@ -124,6 +124,17 @@ impl Way {
         Some((way, &path[len + 1..]))
     }
 
+    /// Returns a hash of the path of which this is the way: of the first and last bytes of its last
+    /// component, since it is no more than a hint whether two paths are the same.
+    #[inline(always)]
+    pub fn hash_of(&self, path: &[u8]) -> u64 {
+        debug_assert!(self.len + 1 < path.len(), "a path ends in a name");
+        let end = path.last_chunk::<8>().map_or(0, |eight| u64::from_le_bytes(*eight));
+        let ends = word_at(path, self.len + 1) ^ end.rotate_left(29);
+        let wide = u128::from(self.hash ^ ends) * 0xd6e8_feb8_6659_fd93_u128;
+        wide as u64 ^ (wide >> 64) as u64
+    }
+
     #[inline]
     fn words(&self) -> usize {
         debug_assert!(self.len <= WORDS * 8, "a way of {} bytes", self.len);

@@ -100,6 +100,13 @@ pub(crate) struct Dir {
     newborn: bool,
 }
 
+/// Where a lookup found a name in memory, as addresses; 0 where it did not come so far.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct At {
+    pub leaf: usize,
+    pub entry: usize,
+}
+
 /// The outcome of a lookup.
 pub(crate) enum Found {
     Name(Ino, FileKind),
@@ -186,7 +193,13 @@ impl Dir {
     }
 
     /// Looks a name up. `hash` is from `hash_name`. Writes nothing.
-    pub fn lookup(&self, hash: u64, name: &[u8], _guard: &Guard) -> Found {
+    pub fn lookup(&self, hash: u64, name: &[u8], guard: &Guard) -> Found {
+        self.lookup_at(hash, name, &mut At::default(), guard)
+    }
+
+    /// Looks a name up, and says in which memory it lies.
+    #[inline]
+    pub fn lookup_at(&self, hash: u64, name: &[u8], at: &mut At, _guard: &Guard) -> Found {
         debug_assert_eq!(hash & ((1 << entry::DISC_BITS) - 1), 0, "a hash, not a cookie");
         let Some(root) = self.root() else {
             return if self.newborn { Found::Absent } else { Found::NotLoaded };
@@ -212,6 +225,7 @@ impl Dir {
             if let Some(e) = found
                 && let Some((ino, kind)) = e.target()
             {
+                *at = At { leaf: std::ptr::from_ref(leaf).addr(), entry: std::ptr::from_ref(e).addr() };
                 return Found::Name(ino, kind);
             }
             let tombstone = found.is_some();

@@ -5,9 +5,10 @@
 
 use super::{Last, Resolved, Way};
 use crate::core::Core;
-use crate::memfs::dir::{Found, hash_name};
+use crate::memfs::dir::{At, Found, hash_name};
 use crate::memfs::inode::FREED;
 use crate::memfs::paths::{self, Dirs, Known};
+use crate::memfs::trails::Place;
 use crate::ops::perm::{self, X};
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
@@ -57,15 +58,19 @@ pub(super) fn walk_plain<'p>(
         && let Some((known, last)) = paths::Way::split(way.start, path)
     {
         let lane = core.journal.lanes.mine();
+        let place = core.memfs.trails.ask(lane, known.hash_of(path));
         match core.memfs.paths.get(lane, &known) {
-            Known::To(dir) => way = Way { start: dir, path: last },
+            Known::To(dir) => {
+                way = Way { start: dir, path: last };
+                return walk(core, cred, &way, wanted, guard, place, |_| ());
+            }
             Known::Nothing { again: true } => {
                 return walk_twice(core, cred, &way, (&known, lane), wanted, guard);
             }
             Known::Nothing { again: false } => {}
         }
     }
-    walk(core, cred, &way, wanted, guard, |_| ())
+    walk(core, cred, &way, wanted, guard, None, |_| ())
 }
 
 /// Returns whether a path has three components, or may have: two before the last one.
@@ -88,10 +93,10 @@ fn walk_twice<'p>(
     guard: &Guard,
 ) -> Option<Resolved<'p>> {
     let mut dirs = Dirs::new();
-    let mut found = walk(core, cred, way, wanted, guard, |dir| dirs.push(dir))?;
+    let mut found = walk(core, cred, way, wanted, guard, None, |dir| dirs.push(dir))?;
     core.memfs.paths.remember(lane, known, &dirs, || {
         let mut now = Dirs::new();
-        match walk(core, cred, way, wanted, guard, |dir| now.push(dir)) {
+        match walk(core, cred, way, wanted, guard, None, |dir| now.push(dir)) {
             Some(r) => found = r,
             None => return false,
         }
@@ -100,7 +105,8 @@ fn walk_twice<'p>(
     Some(found)
 }
 
-/// Walks a path from its start on, and tells `through` of each further directory.
+/// Walks a path from its start on, tells `through` of each further directory, and notes in `trail`
+/// where the memory of the last two components lies.
 #[inline(always)]
 fn walk<'p>(
     core: &Core,
@@ -108,9 +114,11 @@ fn walk<'p>(
     way: &Way<'p>,
     wanted: Last,
     guard: &Guard,
+    trail: Option<Place>,
     mut through: impl FnMut(Ino),
 ) -> Option<Resolved<'p>> {
     let (mut rest, mut dir) = (way.path, way.start);
+    let mut at = At::default();
     loop {
         while let [b'/', after @ ..] = rest {
             rest = after;
@@ -129,7 +137,7 @@ fn walk<'p>(
         if last && wanted == Last::Place {
             return Some(Resolved { parent: dir, name: name.into(), target: None, must_be_dir: false });
         }
-        let target = match index.lookup(hash_name(core.memfs.hash_key, name), name, guard) {
+        let target = match index.lookup_at(hash_name(core.memfs.hash_key, name), name, &mut at, guard) {
             Found::Name(ino, kind) => Some((ino, kind)),
             Found::Absent => None,
             Found::NotLoaded => return None,
@@ -137,6 +145,11 @@ fn walk<'p>(
         match target {
             Some((_, FileKind::Symlink)) if !last || wanted.follows() => return None,
             _ if last => {
+                if let (Some(place), Some((ino, _))) = (trail, target)
+                    && let Some(found) = core.memfs.inodes.peek(ino, guard)
+                {
+                    core.memfs.trails.note(place, inode, &at, found);
+                }
                 return Some(Resolved { parent: dir, name: name.into(), target, must_be_dir: false });
             }
             Some((ino, FileKind::Dir)) => {
