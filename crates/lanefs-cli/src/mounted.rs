@@ -179,6 +179,13 @@ pub fn change_devices(dir: &Path, what: &DeviceChange) -> Result<Grown, Failure>
     let mut argument = what
         .encode()
         .ok_or_else(|| Failure::new("the device's path is too long; name it by a shorter one"))?;
+    // What comes to the volume has to be the caller's to write to: see `lanefs_fuse::change`.
+    let _open = match what {
+        DeviceChange::Add(new, _) | DeviceChange::Replace(_, new, _) => {
+            Some(File::options().read(true).write(true).open(new).about(new.display())?)
+        }
+        _ => None,
+    };
     change_by(dir, IOC_DEVICE, &mut argument)
 }
 
@@ -199,7 +206,9 @@ fn change_by(dir: &Path, command: u32, argument: &mut [u8]) -> Result<Grown, Fai
             ));
         }
         (_, Some(libc::EPERM)) => {
-            return Err(refused("only root, or who mounted it, may change a mounted volume"));
+            return Err(refused(
+                "only root (with CAP_SYS_ADMIN), or the user who mounted it, may change a mounted volume",
+            ));
         }
         _ => return Err(e).about(dir.display()),
     }

@@ -1,5 +1,10 @@
-//! Changes of a mounted volume as a whole, by `ioctl` of a directory of the mount, for root and
-//! whoever serves it: another size, another label, a device more or less.
+//! Changes of a mounted volume as a whole, by `ioctl` of a directory of the mount, for who has
+//! CAP_SYS_ADMIN and the ordinary user who serves it: another size, another label, a device more or
+//! less.
+//!
+//! A device that comes to the volume is named by a path, which leads somewhere else for a caller in
+//! a container than for the process that serves the mount, and that may write where the caller may
+//! not. So a caller has it open for writing meanwhile; another one is refused.
 //!
 //! The argument has [`CHANGE_SIZE`] bytes, in and out. In: for [`IOC_GROW`] the size in bytes, 0
 //! for all that the device has; for [`IOC_LABEL`] the label, up to the first zero. Out, integers
@@ -18,16 +23,18 @@
 //! | 0 to 7 | a number of [`DeviceChange`] |
 //! | 8 to 15 | the size in bytes, 0 for all that the device has; of `Add` and `Replace` 1: with force |
 //! | 16 to 23 | zero |
-//! | 24 to the first zero | the path of the device, as the server finds it |
-//! | behind it to the next zero | of `Replace` the path of the new one |
+//! | 24 to the first zero | the path of the device, as the server finds it; of `Add` the caller has that file open for writing |
+//! | behind it to the next zero | of `Replace` the path of the new one, which the caller has open |
 //!
 //! The answer to `Replace` has, in place of the sizes, how many bytes were copied and how many of
 //! these could not be read.
 
+use lanefs::device::{Device, FileDevice};
 use lanefs::{Error, Grown, StoreError, Volume};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes of the argument.
 pub const CHANGE_SIZE: usize = 512;
@@ -99,14 +106,35 @@ impl DeviceChange {
 
     /// Makes the change. Returns the two numbers of the answer.
     pub fn make(&self, volume: &Volume) -> lanefs::Result<Grown> {
+        self.make_for(volume, &|_| true)
+    }
+
+    /// Makes the change for somebody who may have this one device come to the volume, and no other,
+    /// of which `its` returns true.
+    fn make_for(&self, volume: &Volume, its: &dyn Fn(&FileDevice) -> bool) -> lanefs::Result<Grown> {
+        // What was opened is looked at, and used: a path may lead elsewhere the next time.
+        let open = |path: &Path| -> lanefs::Result<Arc<FileDevice>> {
+            let new = FileDevice::open(path, false)?;
+            debug_assert!(new.size() > 0, "an empty device was opened");
+            if its(&new) {
+                return Ok(Arc::new(new));
+            }
+            Err(Error::Store(StoreError::Invalid(format!(
+                "{}: whoever asks for this has not opened it for writing; name a device that you may write to, \
+                 by a path under which the process that serves the mount finds it too",
+                path.display()
+            ))))
+        };
         match self {
             DeviceChange::Grow(path, bytes) => volume.grow_device(path, *bytes),
             DeviceChange::Shrink(bytes) => volume.shrink(*bytes),
-            DeviceChange::Add(path, force) => volume.add_device(path, *force),
+            DeviceChange::Add(path, force) => volume.add_open_device(open(path)?, *force),
             DeviceChange::Remove(path) => volume.remove_device(path),
-            DeviceChange::Replace(old, new, force) => volume
-                .replace_device(old, new, *force, &|_, _| ())
-                .map(|done| Grown { before: done.copied, after: done.unreadable }),
+            DeviceChange::Replace(old, new, force) => {
+                volume.must_have_device(old)?;
+                let done = volume.replace_with_open_device(old, open(new)?, *force, &|_, _| ())?;
+                Ok(Grown { before: done.copied, after: done.unreadable })
+            }
         }
     }
 }
@@ -152,10 +180,15 @@ pub(crate) fn label(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Ve
     Some(answer(volume.set_label(text).map(|()| Grown { before: 0, after: 0 })))
 }
 
-/// Serves [`IOC_DEVICE`]. `None` if the request makes no sense.
-pub(crate) fn device(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Vec<u8>>> {
+/// Serves [`IOC_DEVICE`] for somebody: see [`DeviceChange::make_for`]. `None` if the request makes no
+/// sense.
+pub(crate) fn device(
+    volume: &Volume,
+    request: &[u8],
+    its: &dyn Fn(&FileDevice) -> bool,
+) -> Option<lanefs::Result<Vec<u8>>> {
     debug_assert!(request.len() <= DEVICE_SIZE, "{} bytes were given", request.len());
-    let done = DeviceChange::decode(request)?.make(volume);
+    let done = DeviceChange::decode(request)?.make_for(volume, its);
     Some(match done {
         // The message is what whoever asked needs: it names the device that failed, which is not
         // always one of the volume.
@@ -221,14 +254,17 @@ mod tests {
             assert_eq!(DeviceChange::decode(&change.encode().unwrap()), Some(change));
         }
         let relative = DeviceChange::Remove("image".into()).encode().unwrap();
-        assert!(device(&volume, &relative).is_none() && DeviceChange::decode(&[9; DEVICE_SIZE]).is_none());
+        assert!(
+            device(&volume, &relative, &|_| true).is_none()
+                && DeviceChange::decode(&[9; DEVICE_SIZE]).is_none()
+        );
         let half = DeviceChange::Replace(path(), "image".into(), false).encode().unwrap();
         assert!(DeviceChange::decode(&half).is_none());
         let long = PathBuf::from(format!("/{}", "x".repeat(DEVICE_SIZE)));
         assert!(DeviceChange::Remove(long).encode().is_none());
         let asked = |change: DeviceChange| {
             let given = change.encode().unwrap();
-            decode(&device(&volume, &given).unwrap().unwrap()).unwrap()
+            decode(&device(&volume, &given, &|_| false).unwrap().unwrap()).unwrap()
         };
         assert!(asked(DeviceChange::Add("/no/such/image".into(), false)).unwrap_err().contains("/no/such"));
         assert!(asked(DeviceChange::Remove(path())).unwrap_err().contains("is no device of the volume"));

@@ -297,6 +297,7 @@ impl Volume {
     pub fn add_open_device(&self, device: Arc<dyn Device>, force: bool) -> Result<Grown> {
         let persist = &self.0.persist;
         persist.check_alive()?;
+        persist.writable()?;
         persist.promised(persist.store.add_device(device, force).map_err(Error::from))
     }
 
@@ -346,12 +347,22 @@ impl Volume {
     ) -> Result<Replaced> {
         self.0.persist.check_alive()?;
         self.0.persist.writable()?;
-        devices::must_be_of(image, &self.device_names())?;
+        self.must_have_device(image)?;
         self.replace_with_open_device(image, Arc::new(FileDevice::open(new, false)?), force, progress)
     }
 
-    /// Does the same with a device that the caller has opened. Errors as
-    /// [`Volume::replace_device`].
+    /// Checks that this image file or block device is one of the volume's.
+    ///
+    /// # Errors
+    /// EINVAL where it is not; the message says which the volume has.
+    pub fn must_have_device(&self, image: &Path) -> Result<()> {
+        let names = self.device_names();
+        debug_assert!(!names.is_empty(), "a volume without a device");
+        devices::must_be_of(image, &names).map(drop)
+    }
+
+    /// Does the same as [`Volume::replace_device`] with a device that the caller has opened, with
+    /// the same errors.
     pub fn replace_with_open_device(
         &self,
         image: &Path,

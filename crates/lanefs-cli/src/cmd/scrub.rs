@@ -126,7 +126,10 @@ fn of_mounted(args: &Args, dir: &Path) -> Result<Total, Failure> {
                 Some(libc::ENOTTY) => {
                     "is no directory of a mounted LaneFS volume; name that, or its image".into()
                 }
-                Some(libc::EPERM) => "only root, or who mounted it, may scrub a mounted volume".into(),
+                Some(libc::EPERM) => {
+                    "only root (with CAP_SYS_ADMIN), or the user who mounted it, may scrub a mounted volume"
+                        .into()
+                }
                 _ => e.to_string(),
             };
             return Err(Failure::new(format_args!("{}: {why}", dir.display())));

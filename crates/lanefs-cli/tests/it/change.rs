@@ -235,7 +235,7 @@ fn an_ordinary_user_changes_no_volume_of_another() {
         let mut command = Command::new(&program);
         command.args(args).current_dir(m.work.path());
         std::os::unix::process::CommandExt::uid(&mut command, 65534);
-        run_command(&mut command).fails(1, &["only root, or who mounted it"]);
+        run_command(&mut command).fails(1, &["only root (with CAP_SYS_ADMIN), or the user who mounted it"]);
     }
     assert_eq!(size(m.work.path(), "mnt"), 256 * MIB);
 }

@@ -1,7 +1,7 @@
 //! What a user may not do to another's files, and what an image may not do to the machine that
 //! mounts it.
 
-use crate::common::{Mount, lanefs_in, mount_line, run_command};
+use crate::common::{LANEFS, Mount, lanefs_in, mount_line, run_command};
 use crate::transport::can_mount;
 use lanefs_format::header::BlockKind;
 use lanefs_lab_crash::fuzz::images::corpus;
@@ -137,6 +137,62 @@ fn nothing_on_a_mount_runs_as_its_owner_or_is_a_device() {
     let made = run_command(Command::new("mknod").arg(m.path("null")).args(["c", "1", "3"]));
     assert_eq!(made.code, 0, "{made:?}");
     assert_eq!(errno(std::fs::File::open(m.path("null"))), Some(libc::EACCES));
+}
+
+/// The number of root is that of a container's root, too, which may have a directory of the volume
+/// and no capability.
+#[test]
+fn root_without_capabilities_changes_no_volume_as_a_whole() {
+    if !can_be_others() {
+        return;
+    }
+    let m = Mount::new(&[]);
+    std::fs::write(m.work.path().join("new.img"), vec![0; 64 << 20]).unwrap();
+    let asks: [&[&str]; 6] = [
+        &[LANEFS, "label", "mnt", "mine"],
+        &[LANEFS, "grow", "mnt", "--size", "512M"],
+        &[LANEFS, "scrub", "mnt"],
+        &[LANEFS, "device", "add", "mnt", "new.img"],
+        &[LANEFS, "device", "replace", "mnt", "v.lane", "new.img", "--force"],
+        &["fstrim", "mnt"],
+    ];
+    for ask in asks {
+        let mut line = Command::new("setpriv");
+        line.args(["--bounding-set", "-all", "--inh-caps", "-all", "--"]).args(ask);
+        let done = run_command(line.current_dir(m.work.path()));
+        assert_ne!(done.code, 0, "{ask:?}");
+        let why = done.err.to_lowercase();
+        assert!(why.contains("cap_sys_admin") || why.contains("not permitted"), "{ask:?}: {why}");
+    }
+    lanefs_in(m.work.path(), &["label", "mnt", "mine"]).ok();
+}
+
+/// The process that serves a mount finds another file at a path than a caller in a mount namespace
+/// of its own does.
+#[test]
+fn a_device_that_the_caller_cannot_write_to_does_not_come_to_the_volume() {
+    if !can_be_others() {
+        return;
+    }
+    let m = Mount::new(&[]);
+    let dir = m.work.path().join("dir");
+    std::fs::create_dir(&dir).unwrap();
+    let victim = vec![7; 64 << 20];
+    std::fs::write(dir.join("victim"), &victim).unwrap();
+    let add = format!(
+        "mount -t tmpfs none dir && truncate -s 64M dir/victim && {LANEFS} device add mnt {}",
+        dir.join("victim").display()
+    );
+    let line = |line: &str| {
+        let mut sh = Command::new("unshare");
+        run_command(sh.args(["-m", "sh", "-c", line]).current_dir(m.work.path()))
+    };
+    line(&add).fails(1, &["has not opened it for writing"]);
+    line(&format!("{add} --force")).fails(1, &["has not opened it for writing"]);
+    assert!(std::fs::read(dir.join("victim")).unwrap() == victim, "the file was written to");
+    // By a path that is the same for both it comes, whatever the namespace.
+    std::fs::write(dir.join("mine"), vec![0; 64 << 20]).unwrap();
+    line(&format!("{LANEFS} device add mnt {}", dir.join("mine").display())).ok();
 }
 
 #[test]

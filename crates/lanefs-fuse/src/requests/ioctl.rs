@@ -18,6 +18,7 @@ use crate::wire::abi::IOCTL_DIR;
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
 use crate::{IOC_FITRIM, IOC_GETPID, IOC_GOINGDOWN, IOC_SYNC};
 use lanefs::Cred;
+use lanefs::device::FileDevice;
 use lanefs::inode_flags::IMMUTABLE;
 use std::sync::Arc;
 
@@ -111,7 +112,10 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
             about_to_wait();
             Ok(adaptor.reports.serve(call.given, mine()).ok_or(Errno(libc::EINVAL))??)
         }
-        IOC_SYNC | IOC_SCRUB | IOC_GROW | IOC_LABEL | IOC_DEVICE if !mine() => Err(Errno(libc::EPERM)),
+        IOC_SYNC if !mine() => Err(Errno(libc::EPERM)),
+        IOC_SCRUB | IOC_GROW | IOC_LABEL | IOC_DEVICE if !req.administers(adaptor.guest) => {
+            Err(Errno(libc::EPERM))
+        }
         IOC_SYNC => {
             about_to_wait();
             adaptor.volume.sync()?;
@@ -133,7 +137,8 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
         IOC_DEVICE if call.capacity < DEVICE_SIZE => Err(Errno(libc::EINVAL)),
         IOC_DEVICE => {
             about_to_wait();
-            let done = change::device(&adaptor.volume, call.given).ok_or(Errno(libc::EINVAL))??;
+            let its = |new: &FileDevice| req.writes_to(new);
+            let done = change::device(&adaptor.volume, call.given, &its).ok_or(Errno(libc::EINVAL))??;
             adaptor.space.look(); // As above.
             Ok(done)
         }
@@ -191,7 +196,7 @@ fn set_flags(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<()> 
 
 /// Discards what is free, as fstrim(8) asks for.
 fn trim(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
-    if req.user() != Some(0) {
+    if !req.administers(adaptor.guest) {
         return Err(Errno(libc::EPERM));
     }
     let words = call.given.as_chunks::<8>().0;
@@ -208,7 +213,7 @@ fn trim(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> 
 
 /// Stops the volume as a crash would, after what the caller's flags want made durable.
 fn go_down(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
-    if req.user() != Some(0) {
+    if !req.administers(adaptor.guest) {
         return Err(Errno(libc::EPERM));
     }
     let flags = word_of(req.pid, call.at).unwrap_or(NOLOGFLUSH);

@@ -2,6 +2,8 @@
 
 use super::Errno;
 use super::abi::{IN_HEADER, NOBODY_SAID};
+use super::caller::{self, Caller, Status};
+use lanefs::device::FileDevice;
 use lanefs::{Cred, Ino};
 
 /// A request of the kernel, its words decoded as they are asked for.
@@ -77,7 +79,7 @@ impl<'a> Request<'a> {
 
     /// Returns who makes the request, for who answers it later.
     pub fn caller(&self) -> Caller {
-        Caller { is_root: !self.is_user(), tid: self.pid }
+        Caller::new(!self.is_user(), self.pid)
     }
 
     /// Returns whether the caller may leave setuid and setgid in what it writes, by CAP_FSETID. Of
@@ -85,9 +87,35 @@ impl<'a> Request<'a> {
     pub fn keeps_set_ids(&self) -> bool {
         match Status::of(self.pid).and_then(|s| s.keeps_set_ids()) {
             // The number 0 is that of root where the mount was made.
-            Some(has) => has && (self.uid == 0 || shares_user_namespace(self.pid)),
+            Some(has) => has && (self.uid == 0 || caller::shares_user_namespace(self.pid) == Some(true)),
             None => self.uid == 0,
         }
+    }
+
+    /// Returns whether the caller may change the mounted volume as a whole, as ext4 asks for it: it
+    /// has CAP_SYS_ADMIN where this process is, whatever its number; the number 0 alone says
+    /// nothing, which a process in a container has too. Or it is the ordinary user as whom this
+    /// process serves. `guest`: of a virtual machine's callers there is the number alone.
+    pub fn administers(&self, guest: bool) -> bool {
+        let Some(user) = self.user() else { return false };
+        let me = rustix::process::geteuid();
+        if guest {
+            return user == 0;
+        }
+        if !me.is_root() && user == me.as_raw() {
+            return true;
+        }
+        let has = Status::of(self.pid).and_then(|s| s.administers()) == Some(true);
+        match caller::shares_user_namespace(self.pid) {
+            Some(shares) => has && shares,
+            // It is hidden from an ordinary user, who sees root's number for no other.
+            None => has && !me.is_root() && user == 0,
+        }
+    }
+
+    /// Returns whether the caller has a file open for writing, this one.
+    pub fn writes_to(&self, file: &FileDevice) -> bool {
+        caller::writes_to(self.pid, file)
     }
 
     /// Returns whether the caller is not in the group `gid`, of which the kernel tells the first at
@@ -102,78 +130,6 @@ impl<'a> Request<'a> {
     pub fn cred(&self) -> Cred {
         Cred { prechecked: true, ..Cred::user(self.uid, self.gid, &[]) }
     }
-}
-
-/// The bit of CAP_FSETID: who has it keeps setuid and setgid in what it writes.
-const CAP_FSETID: u32 = 4;
-
-/// Who waits for an answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Caller {
-    /// Whether it is root, or may be.
-    pub is_root: bool,
-    /// Its thread; 0: it has none here.
-    tid: u32,
-}
-
-impl Caller {
-    /// Returns whether it is in a call that reads a file, and writes none. False where that cannot
-    /// be looked up: the server is another ordinary user, or the kernel reads for it.
-    pub fn reads(&self) -> bool {
-        if self.tid == 0 {
-            return false;
-        }
-        let call = std::fs::read_to_string(format!("/proc/{}/syscall", self.tid)).ok();
-        let number = call.as_deref().and_then(|c| c.split(' ').next()?.parse().ok());
-        number.is_some_and(|n: libc::c_long| READING.contains(&n))
-    }
-}
-
-/// The calls that read a file, and write none.
-const READING: [libc::c_long; 5] =
-    [libc::SYS_read, libc::SYS_readv, libc::SYS_pread64, libc::SYS_preadv, libc::SYS_preadv2];
-
-/// What /proc tells of a thread that waits for an answer.
-struct Status(String);
-
-impl Status {
-    /// Reads it; `None` for a thread whose number means nothing here.
-    fn of(pid: u32) -> Option<Status> {
-        match pid {
-            0 => None,
-            pid => std::fs::read_to_string(format!("/proc/{pid}/status")).ok().map(Status),
-        }
-    }
-
-    /// Returns the words of a line.
-    fn words(&self, line: &str) -> Option<impl Iterator<Item = &str>> {
-        debug_assert!(line.ends_with(':'), "{line} begins no line");
-        Some(self.0.lines().find_map(|l| l.strip_prefix(line))?.split_whitespace())
-    }
-
-    /// Returns the user or the group as which it uses files: the real, the effective and the saved
-    /// one stand before it.
-    fn of_files(&self, line: &str) -> Option<u32> {
-        self.words(line)?.nth(3)?.parse().ok()
-    }
-
-    /// Returns whether it is in a group.
-    fn in_group(&self, gid: u32) -> Option<bool> {
-        let more = self.words("Groups:")?.any(|g| g.parse() == Ok(gid));
-        Some(more || self.of_files("Gid:")? == gid)
-    }
-
-    /// Returns whether it has CAP_FSETID, in whichever user namespace.
-    fn keeps_set_ids(&self) -> Option<bool> {
-        let caps = u64::from_str_radix(self.words("CapEff:")?.next()?, 16).ok()?;
-        Some(caps & 1 << CAP_FSETID != 0)
-    }
-}
-
-/// Returns whether a thread is in the user namespace of this process, where its capabilities count.
-fn shares_user_namespace(pid: u32) -> bool {
-    let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/user")).ok();
-    of("self").is_some_and(|own| of(&pid.to_string()) == Some(own))
 }
 
 /// The rest of a request's arguments. Asking for more than there is gives EPROTO.

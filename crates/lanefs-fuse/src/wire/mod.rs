@@ -7,13 +7,15 @@
 
 pub(crate) mod abi;
 mod args;
+mod caller;
 mod device;
 mod device_number;
 mod handshake;
 mod reply;
 pub(crate) mod ring;
 
-pub(crate) use args::{Args, Caller, Request};
+pub(crate) use args::{Args, Request};
+pub(crate) use caller::Caller;
 pub(crate) use device::{Device, NOT_ALLOWED, Now, Origin, request_bytes};
 pub(crate) use device_number::rdev_from_kernel;
 pub(crate) use handshake::{Agreed, Offer, agree, shake_hands};

@@ -185,6 +185,24 @@ impl FileDevice {
         Ok(d)
     }
 
+    /// Returns whether this is the file that the system describes so, by whichever name: the same
+    /// inode, or the same block device.
+    pub fn is_described_by(&self, its: &rustix::fs::Statx) -> bool {
+        let Ok(mine) = rustix::fs::fstat(&self.file) else { return false };
+        let is = |number: u64, (major, minor): (u32, u32)| {
+            (rustix::fs::major(number), rustix::fs::minor(number)) == (major, minor)
+        };
+        let kind = |mode: u32| FileType::from_raw_mode(mode);
+        debug_assert!(matches!(kind(mine.st_mode), FileType::RegularFile | FileType::BlockDevice));
+        if kind(mine.st_mode) != kind(its.stx_mode.into()) {
+            return false;
+        }
+        match self.block_device {
+            true => is(mine.st_rdev, (its.stx_rdev_major, its.stx_rdev_minor)),
+            false => mine.st_ino == its.stx_ino && is(mine.st_dev, (its.stx_dev_major, its.stx_dev_minor)),
+        }
+    }
+
     /// Returns whether I/O goes past the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
