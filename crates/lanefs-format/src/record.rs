@@ -71,8 +71,9 @@ pub enum Effect<'a> {
     Parent { ino: Ino, parent: Ino },
     /// Inode `ino`, which the effect before made, has these extended attributes from the start.
     Xattrs { ino: Ino, xattrs: &'a [u8] },
-    /// Inode `ino` has this mode and owner from now on; and these ACLs (encoded as all attributes
-    /// are) in place of those it had, if there are any here.
+    /// Inode `ino` has this mode and owner from now on; and these ACLs and capabilities (encoded as
+    /// all attributes are, see [`crate::xattrs::with_rights`]) in place of those it had, if there
+    /// are any here.
     Rights { ino: Ino, generation: u32, mode: u32, uid: u32, gid: u32, acls: Option<&'a [u8]> },
 }
 

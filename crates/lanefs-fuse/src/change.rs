@@ -180,8 +180,8 @@ pub(crate) fn label(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Ve
     Some(answer(volume.set_label(text).map(|()| Grown { before: 0, after: 0 })))
 }
 
-/// Serves [`IOC_DEVICE`] for somebody: see [`DeviceChange::make_for`]. `None` if the request makes no
-/// sense.
+/// Serves [`IOC_DEVICE`] for somebody: see [`DeviceChange::make_for`]. `None` if the request makes
+/// no sense.
 pub(crate) fn device(
     volume: &Volume,
     request: &[u8],

@@ -364,7 +364,7 @@ impl Volume {
         memory::slow_down_meta(persist);
         space::change_with_space(persist, || {
             let guard = pin();
-            xattr::set_xattr(persist, cred, resolve::find(persist, ino, &guard)?, name, value, flags)
+            xattr::set_xattr(persist, cred, resolve::find(persist, ino, &guard)?, (name, value), flags)
         })
     }
 

@@ -176,7 +176,7 @@ fn on_a_file(told: &mut Told, held: &File, top: &Path, flags: u32) {
     note("unlink", std::fs::remove_file(&path));
 }
 
-fn truncate(path: &Path, size: i64) -> Result<()> {
+pub fn truncate(path: &Path, size: i64) -> Result<()> {
     let path = std::ffi::CString::new(path.to_str().unwrap())?;
     // SAFETY: the path ends in NUL and lives until the call returns.
     let r = unsafe { libc::truncate(path.as_ptr(), size) };

@@ -9,7 +9,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 on_each_transport! {
     a_name_that_is_found_brings_the_rights_before_it,
     what_a_stranger_wrote_into_a_setuid_program_is_never_found_with_the_bit,
+    what_a_stranger_wrote_into_a_program_is_never_found_with_its_capabilities,
     an_acl_that_is_not_there_is_removed_as_on_file_systems_of_the_kernel,
+    the_mode_that_an_acl_leaves_is_what_the_kernel_shows,
+    a_truncation_to_the_same_size_leaves_times_for_good_where_it_leaves_them,
     who_changes_a_file_takes_its_setuid_and_setgid_as_on_ext4,
 }
 
@@ -91,6 +94,80 @@ fn what_a_stranger_wrote_into_a_setuid_program_is_never_found_with_the_bit() {
     crash(&mut m);
     assert_eq!(std::fs::read_to_string(&program).unwrap(), "mine's");
     assert_eq!(std::fs::metadata(&program).unwrap().mode() & 0o7777, 0o777);
+}
+
+fn what_a_stranger_wrote_into_a_program_is_never_found_with_its_capabilities() {
+    // With suid the kernel goes by them, and shows them.
+    let mut m = Mount::new(&["-o", "allow_other,suid"]);
+    let program = m.path("program");
+    std::fs::write(&program, "root's").unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o777)).unwrap();
+    // CAP_NET_RAW, as setcap(8) has it.
+    let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    rustix::fs::setxattr(&program, "security.capability", &capability, XattrFlags::empty()).unwrap();
+    m.remount();
+    let script = "printf mine | dd of=program conv=notrunc,fdatasync status=none";
+    let mut call = std::process::Command::new("setpriv");
+    call.args(["--reuid=1000", "--regid=1000", "--clear-groups", "sh", "-c", script]).current_dir(&m.dir);
+    run_command(&mut call).ok();
+    crash(&mut m);
+    assert_eq!(std::fs::read_to_string(&program).unwrap(), "mine's");
+    let left = rustix::fs::getxattr(&program, "security.capability", &mut [0u8; 64][..]);
+    assert_eq!(left, Err(rustix::io::Errno::NODATA));
+}
+
+/// While others try to open the file: what the kernel is told of the mode before meanwhile, it must
+/// not keep. It would let them in for as long as it believes what it knows.
+fn the_mode_that_an_acl_leaves_is_what_the_kernel_shows() {
+    const NAME: &str = "system.posix_acl_access";
+    let m = Mount::new(&["-o", "allow_other,profile=stateless"]);
+    let file = m.path("f");
+    std::fs::write(&file, "secret").unwrap();
+    chown(&file, Some(0), Some(3000)).unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    // No more than the mode: what `setfacl -b` leaves.
+    let plain = [&acl(7)[..12], &[4, 0, 0, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255]].concat();
+    let opens = "import os
+while True:
+    try: os.close(os.open('f', os.O_RDONLY))
+    except PermissionError: pass
+    except OSError: break";
+    let mut strangers: Vec<_> = (0..2)
+        .map(|_| {
+            let mut c = std::process::Command::new("setpriv");
+            c.args(["--reuid=2005", "--regid=3000", "--clear-groups", "python3", "-c", opens]);
+            c.current_dir(&m.dir).spawn().unwrap()
+        })
+        .collect();
+    let mut wrong = 0;
+    for _ in 0..1500 {
+        for acl in [&acl(7), &plain] {
+            rustix::fs::setxattr(&file, NAME, acl, XattrFlags::empty()).unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_micros(500));
+        wrong += u32::from(std::fs::metadata(&file).unwrap().mode() & 0o777 != 0o600);
+    }
+    for stranger in &mut strangers {
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+    assert_eq!(wrong, 0, "of 1500 times the mode that was shown was an earlier one");
+}
+
+/// The kernel hands over no times with it where it keeps them, and so the server kept its own.
+fn a_truncation_to_the_same_size_leaves_times_for_good_where_it_leaves_them() {
+    let mut m = Mount::new(&[]);
+    let file = m.path("f");
+    std::fs::write(&file, "12345").unwrap();
+    let times = |f: &std::path::Path| {
+        let t = std::fs::metadata(f).unwrap();
+        (t.mtime(), t.mtime_nsec(), t.ctime(), t.ctime_nsec())
+    };
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    crate::mount_flags::truncate(&file, 5).unwrap();
+    let shown = times(&file);
+    m.remount();
+    assert_eq!(times(&file), shown);
 }
 
 fn an_acl_that_is_not_there_is_removed_as_on_file_systems_of_the_kernel() {

@@ -8,7 +8,7 @@ use crate::translate::root;
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
 use lanefs::acl::{self, Acl};
-use lanefs::{Cred, SetAttr, SetTime, Stat, times};
+use lanefs::{Cred, FileKind, SetAttr, SetTime, Stat, times};
 use std::sync::Arc;
 
 /// Returns the attributes of an open file, or of an inode.
@@ -105,6 +105,10 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
         None => set,
     };
     let set = rights::with_sgid(&adaptor.volume, req, set)?;
+    let set = match set.size {
+        Some(size) if adaptor.writeback && !has(fattr::MTIME) => of_same_size(adaptor, req, size, set)?,
+        _ => set,
+    };
     let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
     let stat = if has(fattr::FH) && set == times && !adaptor.stateless {
         // The times that the kernel kept for who wrote.
@@ -114,6 +118,18 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
     };
     let (stat, holds) = adaptor.attributes_for_kernel(&stat);
     reply.attr_out(&stat, if has(fattr::FH) { adaptor.holds_for_handle(holds) } else { holds })
+}
+
+/// Returns the change that truncate(2) to a new size asks for where the kernel keeps the times of
+/// files: it hands these over with a size that differs. With the same one it hands over none, and
+/// goes on showing those that it has, so they stay here, too.
+fn of_same_size(adaptor: &Adaptor, req: &Request<'_>, size: u64, set: SetAttr) -> Wire<SetAttr> {
+    let stat = adaptor.volume.node_stat(req.ino)?;
+    debug_assert!(set.mtime.is_none(), "the kernel handed a time over");
+    if stat.size != size || stat.kind != FileKind::File {
+        return Ok(set);
+    }
+    Ok(SetAttr { mtime: Some(SetTime::At(stat.mtime)), ctime: set.ctime.or(Some(stat.ctime)), ..set })
 }
 
 pub(super) fn statfs(adaptor: &Adaptor, reply: &mut Reply) -> Wire<()> {
@@ -145,7 +161,11 @@ pub(super) fn setxattr(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
         return Err(Errno(libc::ENOSPC));
     }
     match name {
-        acl::ACCESS => rights::set_access_acl(&adaptor.volume, req, value, kill_sgid),
+        acl::ACCESS => {
+            rights::set_access_acl(&adaptor.volume, req, value, kill_sgid)?;
+            rights::acl_changed(adaptor, req.ino);
+            Ok(())
+        }
         acl::DEFAULT if Acl::decode(value).is_none() => Err(Errno(libc::EINVAL)),
         _ => Ok(adaptor.volume.node_setxattr(&req.cred(), req.ino, name, value, flags)?),
     }
@@ -163,7 +183,8 @@ pub(super) fn listxattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply)
     let mut list = Vec::new();
     for name in adaptor.volume.node_listxattr(&root(), req.ino)? {
         // The kernel refuses to others what these are, but does not leave their names out.
-        if name.starts_with(b"trusted.") && req.user() != Some(0) {
+        let superuser = || req.user() == Some(0) && req.administers(adaptor.guest);
+        if name.starts_with(b"trusted.") && !superuser() {
             continue;
         }
         list.extend(name);
@@ -175,7 +196,11 @@ pub(super) fn listxattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply)
 
 pub(super) fn removexattr(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let name = req.args().name()?;
-    Ok(adaptor.volume.node_removexattr(&req.cred(), req.ino, name)?)
+    adaptor.volume.node_removexattr(&req.cred(), req.ino, name)?;
+    if name == acl::ACCESS {
+        rights::acl_changed(adaptor, req.ino);
+    }
+    Ok(())
 }
 
 pub(super) fn access(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {

@@ -73,6 +73,14 @@ pub(super) fn kill_priv(adaptor: &Adaptor, req: &Request<'_>, target: Ino) -> Re
     Ok(())
 }
 
+/// Has the kernel ask for the mode again that an ACL changed. It forgets the one it had when it
+/// gets the answer; but what it asked for before that, and is told of the mode as it was, it would
+/// take behind it, and keep. A message to forget makes that count for nothing.
+pub(super) fn acl_changed(adaptor: &Adaptor, ino: Ino) {
+    debug_assert!(!ino.is_none(), "no inode has an ACL");
+    adaptor.aside.attributes_changed(ino);
+}
+
 /// Returns whether so many bytes more would be of what is left to root, and somebody else asks for
 /// them. Only then it is asked who that is.
 pub(super) fn leaves_last(volume: &Volume, req: &Request<'_>, bytes: u64) -> bool {

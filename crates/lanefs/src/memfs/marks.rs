@@ -33,7 +33,7 @@ pub(crate) const FUTURE: u32 = 4096;
 /// Its DEAD is logged: nobody has it, and the store must hear of it no more. Set under the inode's
 /// sync_lock.
 pub(crate) const ENDED: u32 = 1 << 16;
-/// The mode may have setuid or setgid.
+/// The mode may have setuid or setgid, or the file capabilities: what a write takes away.
 pub(crate) const PRIVILEGED: u32 = 8192;
 /// The store has all attributes, as they once were: what fdatasync writes may leave them as they
 /// are there. Not while it must not: after a write that took setuid or setgid away.

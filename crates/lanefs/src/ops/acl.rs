@@ -1,11 +1,12 @@
 //! What an access ACL and the mode have to do with each other: see [`crate::acl`].
 //!
-//! The ACL is changed first: there may be no space for it, and then nothing has changed. The mode
-//! is refused after that only where something that is set beside it is, or where the volume fails;
-//! the ACL is put back then.
+//! Both change at once. In an ordered volume they are one group of the log (`ops::rights`): after a
+//! crash either is found with the other, as on ext4. An ACL that goes while the mode stays would
+//! give the file's group what the ACL's mask gave others.
 
 use super::attr;
 use super::posix;
+use super::rights::Rights;
 use super::xattr;
 use crate::acl::{ACCESS, Acl, DEFAULT, NO_ENTRIES};
 use crate::core::Core;
@@ -25,7 +26,7 @@ pub(crate) fn set_xattr(
     flags: i32,
 ) -> Result<bool> {
     if name != ACCESS && name != DEFAULT {
-        return xattr::set_xattr(core, cred, inode, name, value, flags);
+        return xattr::set_xattr(core, cred, inode, (name, value), flags);
     }
     if inode.kind == FileKind::Symlink {
         return posix(libc::EOPNOTSUPP);
@@ -40,7 +41,7 @@ pub(crate) fn set_xattr(
     if Acl::decode(value).is_none() {
         posix(libc::EINVAL)
     } else {
-        xattr::set_xattr(core, cred, inode, name, value, 0)
+        xattr::set_xattr(core, cred, inode, (name, value), 0)
     }
 }
 
@@ -54,21 +55,15 @@ pub(crate) fn set_access(
     kill_sgid: bool,
 ) -> Result<bool> {
     let Some(acl) = Acl::decode(value) else { return posix(libc::EINVAL) };
-    let old = access_acl(core, cred, inode)?;
-    let there = match acl.is_plain() {
-        true => xattr::remove_xattr(core, cred, inode, ACCESS)?,
-        false => xattr::set_xattr(core, cred, inode, ACCESS, value, 0)?,
-    };
-    if !there {
-        return Ok(false);
-    }
     let kept = if kill_sgid { 0o7000 & !libc::S_ISGID } else { 0o7000 };
     let mode = inode.mode() & kept | acl.mode();
     debug_assert_eq!(acl.mode() & !0o777, 0, "an ACL gives no setuid, setgid or sticky bit");
     let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-    attr::set_attr(core, cred, inode, &set, false)
-        .inspect_err(|_| put_back(core, inode, old.as_deref()))
-        .map(|()| true)
+    let change = |r: &Rights| match acl.is_plain() {
+        true => xattr::remove_with(core, cred, inode, ACCESS, r),
+        false => xattr::set_with(core, cred, inode, (ACCESS, value), 0, r),
+    };
+    attr::set_attr_by(core, cred, inode, &set, false, change)
 }
 
 /// Changes attributes, the access ACL with the mode. Returns false if the volume has no space now
@@ -89,12 +84,8 @@ pub(crate) fn set_attr(
         return attr::set_attr(core, cred, inode, set, through_handle).map(|()| true);
     };
     acl.chmod(mode);
-    if !xattr::set_xattr(core, cred, inode, ACCESS, &acl.encode(), 0)? {
-        return Ok(false);
-    }
-    attr::set_attr(core, cred, inode, set, through_handle)
-        .inspect_err(|_| put_back(core, inode, old.as_deref()))
-        .map(|()| true)
+    let change = |r: &Rights| xattr::set_with(core, cred, inode, (ACCESS, &acl.encode()), 0, r);
+    attr::set_attr_by(core, cred, inode, set, through_handle, change)
 }
 
 /// Returns the access ACL; `None`: there is none.
@@ -103,17 +94,5 @@ fn access_acl(core: &Core, cred: &Cred, inode: &Inode) -> Result<Option<Vec<u8>>
         Ok(value) => Ok(Some(value)),
         Err(e) if e.errno() == libc::ENODATA => Ok(None),
         Err(e) => Err(e),
-    }
-}
-
-/// Puts an access ACL back as it was; `None`: there was none.
-fn put_back(core: &Core, inode: &Inode, old: Option<&[u8]>) {
-    let cred = Cred::root();
-    let back = match old {
-        Some(value) => xattr::set_xattr(core, &cred, inode, ACCESS, value, 0),
-        None => xattr::remove_xattr(core, &cred, inode, ACCESS),
-    };
-    if !matches!(back, Ok(true)) {
-        tracing::warn!("inode {}: its ACL does not agree with its mode: {back:?}", inode.ino);
     }
 }

@@ -6,9 +6,9 @@ use super::rights::Rights;
 use crate::core::Core;
 use crate::error::Result;
 use crate::memfs::Inode;
-use crate::memfs::inode::{APPEND, DATASYNC, IMMUTABLE};
+use crate::memfs::inode::{APPEND, DATASYNC, IMMUTABLE, PRIVILEGED};
 use crate::ops::content;
-use crate::ops::rights;
+use crate::ops::{rights, xattr};
 use crate::stat::{SetAttr, SetTime};
 use crate::{Cred, FileKind};
 use lanefs_sync::clock::coarse_realtime_ns;
@@ -21,8 +21,30 @@ pub(crate) fn set_attr(
     set: &SetAttr,
     through_handle: bool,
 ) -> Result<()> {
+    let change = |r: &Rights| {
+        rights::set_rights(core, inode, r);
+        Ok(true)
+    };
+    set_attr_by(core, cred, inode, set, through_handle, change).map(|_| ())
+}
+
+/// Changes attributes, mode and owner by `change`. Returns false, behind a new size alone, where
+/// that did.
+pub(crate) fn set_attr_by(
+    core: &Core,
+    cred: &Cred,
+    inode: &Inode,
+    set: &SetAttr,
+    through_handle: bool,
+    change: impl FnOnce(&Rights) -> Result<bool>,
+) -> Result<bool> {
     core.writable()?;
     check_change(cred, inode, set, through_handle)?;
+    // On a mount the kernel does, where that is a call of a program.
+    let takes = set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+    if takes && !cred.prechecked && inode.has(PRIVILEGED) {
+        xattr::drop_capability(core, inode)?;
+    }
     if let Some(size) = set.size {
         content::truncate(core, inode, size)?;
     }
@@ -42,7 +64,9 @@ pub(crate) fn set_attr(
     debug_assert!(mode.is_none_or(|m| FileKind::from_mode(m) == Some(inode.kind)), "chmod changes the kind");
     // The group is that of the file as it was. Who is prechecked states it.
     let drop = drops.then(|| perm::dropping(!set.kill_sgid && !stranger(inode.gid())));
-    rights::set_rights(core, inode, &Rights { mode, uid: set.uid, gid: set.gid, drop });
+    if !change(&Rights { mode, uid: set.uid, gid: set.gid, drop })? {
+        return Ok(false);
+    }
     let at = |t: Option<SetTime>| {
         t.map(|t| match t {
             SetTime::Now => now,
@@ -64,7 +88,7 @@ pub(crate) fn set_attr(
     } else {
         core.journal.dirty_inode(inode, flags);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Checks that the caller may change all of this.

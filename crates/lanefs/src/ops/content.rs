@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::memfs::Inode;
 use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead, SPACE_LENT, Written};
 use crate::memfs::inode::{DATASYNC, NOATIME, PRIVILEGED};
-use crate::ops::rights;
+use crate::ops::{rights, xattr};
 use lanefs_format::{BLOCK_SIZE, MAX_FILE_SIZE};
 use lanefs_store::Claimant;
 use lanefs_sync::clock::coarse_realtime_ns;
@@ -139,7 +139,7 @@ fn write_part(
     if !writer.keeps_times && !buf.is_empty() {
         // Before anything of it is in memory (ops::rights, 7); and behind it, if it was
         // set meanwhile.
-        drop_privilege(core, inode, &writer);
+        drop_privilege(core, inode, &writer)?;
     }
     let ctx = match writer.keeps_times {
         // The kernel: it has accepted that already.
@@ -169,7 +169,7 @@ fn write_part(
         if writer.keeps_times {
             core.journal.dirty_inode(inode, flags);
         } else {
-            drop_privilege(core, inode, &writer);
+            drop_what_came(core, inode, &writer);
             core.journal.changed(inode, true, coarse_realtime_ns(), flags);
         }
         if w.extended && writer.writes_ahead || writer.keeps_pages {
@@ -263,12 +263,24 @@ fn write_pages_and_retry<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T>
     posix(libc::ENOSPC)
 }
 
-/// Takes setuid and setgid from a file that somebody without the right to keep them has
-/// written.
-fn drop_privilege(core: &Core, inode: &Inode, writer: &Writer) {
-    if !writer.privileged && inode.has(PRIVILEGED) {
+/// Takes from a file that is written to the capabilities that it would be run with, whoever writes;
+/// and setuid and setgid, where that is somebody without the right to keep them.
+fn drop_privilege(core: &Core, inode: &Inode, writer: &Writer) -> Result<()> {
+    if !inode.has(PRIVILEGED) {
+        return Ok(());
+    }
+    xattr::drop_capability(core, inode)?;
+    if !writer.privileged {
         let drop = Some(perm::dropping(inode.gid() == writer.group));
         rights::set_rights(core, inode, &Rights { drop, ..Rights::default() });
+    }
+    Ok(())
+}
+
+/// Does the same behind the write: what somebody set meanwhile. The write is done by then.
+fn drop_what_came(core: &Core, inode: &Inode, writer: &Writer) {
+    if let Err(e) = drop_privilege(core, inode, writer) {
+        tracing::warn!("inode {}: its capabilities stay behind a write: {e}", inode.ino);
     }
 }
 
@@ -290,7 +302,7 @@ pub(crate) fn allocate(
     }
     check_range(offset, len)?;
     if !writer.keeps_times {
-        drop_privilege(core, inode, &writer);
+        drop_privilege(core, inode, &writer)?;
     }
     debug_assert!(offset + len <= MAX_FILE_SIZE, "EFBIG comes first");
     let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
@@ -316,7 +328,7 @@ pub(crate) fn allocate(
         core.journal.dirty_inode(inode, DATASYNC);
         return Ok(());
     }
-    drop_privilege(core, inode, &writer);
+    drop_what_came(core, inode, &writer);
     let content = !keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode;
     // The time of its end, as in `set_attr`.
     core.journal.changed(inode, content, coarse_realtime_ns(), DATASYNC);

@@ -7,7 +7,7 @@ use crate::core::space;
 use crate::core::space::{NewInode, blocks_of_xattrs};
 use crate::error::{Error, Result};
 use crate::memfs::dir::{ALIVE, DEAD, Dir, Entry, Found, hash_name, relax};
-use crate::memfs::inode::HAS_XATTRS;
+use crate::memfs::inode::{HAS_XATTRS, PRIVILEGED};
 use crate::memfs::xattr::Xattrs;
 use crate::memfs::{Body, Inode, data::FileData};
 use crate::oplog::buffer::SoleGroup;
@@ -16,6 +16,7 @@ use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::record::{Effect, NEW_XATTRS_MAX};
+use lanefs_format::xattrs::CAPABILITY;
 use lanefs_format::{Attrs, INLINE_MAX, SYMLINK_MAX, inode_flags};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering;
@@ -234,8 +235,9 @@ pub(crate) fn fresh_inode(
     // Not dirty: the group that makes the inode has them, and so will the tree when it is
     // folded.
     if let Some(x) = Some(spec.xattrs).filter(|x| !x.is_empty()).and_then(Xattrs::decode) {
+        let marks = if x.get(CAPABILITY).is_some() { HAS_XATTRS | PRIVILEGED } else { HAS_XATTRS };
         inode.xattrs.publish(&inode.xattrs.lock(), x, &crossbeam_epoch::pin());
-        inode.set(HAS_XATTRS);
+        inode.set(marks);
     }
     debug_assert_eq!(spec.xattrs.is_empty(), !inode.has(HAS_XATTRS), "they were encoded by this crate");
     debug_assert_eq!(inode.size() == size, spec.kind != FileKind::Dir, "{} bytes", inode.size());

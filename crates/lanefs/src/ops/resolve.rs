@@ -8,11 +8,12 @@ use crate::core::Core;
 use crate::core::memory;
 use crate::error::{Error, Result};
 use crate::memfs::dir::{Dir, Found, Moment, Step, hash_name, relax};
-use crate::memfs::inode::{FREED, FUTURE, HAS_XATTRS};
+use crate::memfs::inode::{FREED, FUTURE, HAS_XATTRS, PRIVILEGED};
 use crate::memfs::{Body, Inode, data::FileData};
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::ROOT_INO;
+use lanefs_format::xattrs::{self, CAPABILITY};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::borrow::Cow;
 
@@ -171,6 +172,9 @@ fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Inode> {
     }
     if !image.xattrs.is_empty() {
         inode.set(HAS_XATTRS);
+        if xattrs::has(&image.xattrs, CAPABILITY) {
+            inode.set(PRIVILEGED);
+        }
     }
     debug_assert!(inode.born == 0 && !inode.has_dirty(), "inode {ino} is as the store has it");
     core.journal.count_inodes(1);

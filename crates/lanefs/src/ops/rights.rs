@@ -1,5 +1,5 @@
-//! Mode, owner and ACLs (the *rights* of an inode) in an ordered volume: in the order of names
-//! (SEMANTICS, "Order").
+//! Mode, owner, ACLs and file capabilities (the *rights* of an inode) in an ordered volume: in the
+//! order of names (SEMANTICS, "Order").
 //!
 //! 1. A change of rights is an operation of the log, as that of a name is: a group with a RIGHTS
 //!    effect, in the epoch that was read under the inode's `attr_lock`, with a timestamp above that
@@ -26,7 +26,10 @@
 //!    write when it was renamed, or that is written.
 //! 6. Changes of rights that come faster than epochs are committed would keep a capture from ever
 //!    being done: from the second try on they wait (`Inode::held`).
-//! 7. What a write takes away of setuid is logged before the first byte of it is in memory.
+//! 7. What a write takes away of setuid or capabilities is logged before the first byte of it is in
+//!    memory. (On a mount the kernel removes capabilities, before it hands over the write.)
+//! 8. An ACL and the mode that shows it change by one group: between two a crash could leave a file
+//!    open to a group that neither lets in.
 //!
 //! `owed` and `held` go up under `attr_lock` (Relaxed: the lock orders it before the next change of
 //! rights), and down without it, by Release: who finds them at 0, with Acquire or under the lock,
@@ -187,9 +190,11 @@ pub(crate) fn try_rights(
 
 #[cfg(test)]
 mod tests {
-    use crate::persist::testing::volume;
+    use crate::acl::ACCESS;
+    use crate::persist::testing::{volume, volume_in};
     use crate::persist::{commit, writeback};
     use crate::{OpenOptions, Volume};
+    use lanefs_format::xattrs::CAPABILITY;
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -321,5 +326,111 @@ mod tests {
             assert_eq!(mode_of(&left, "/f"), 0o777);
             v.checkpoint().unwrap();
         }
+    }
+
+    /// The value that file capabilities have on disk, with one that programs are given by it.
+    const CAP_NET_RAW: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    #[test]
+    fn capabilities_that_a_write_took_away_do_not_come_back() {
+        for order in [crate::Order::Ordered, crate::Order::Relaxed] {
+            let (v, device) = volume_in(order, 64);
+            let fs = v.fs();
+            fs.write("/f", b"1").unwrap();
+            fs.chmod("/f", 0o777).unwrap();
+            fs.setxattr("/f", CAPABILITY, &CAP_NET_RAW, 0).unwrap();
+            v.sync().unwrap();
+            assert_eq!(device.after_crash().fs().getxattr("/f", CAPABILITY).unwrap(), CAP_NET_RAW);
+            // By whomever: they are the content's.
+            let user = v.as_user(crate::Cred::user(7, 7, &[]));
+            let f = user.open("/f", OpenOptions::new().write(true)).unwrap();
+            f.write_all_at(b"mine", 0).unwrap();
+            assert!(fs.getxattr("/f", CAPABILITY).is_err());
+            f.sync_data().unwrap();
+            for _ in 0..2 {
+                let left = device.after_crash();
+                assert_eq!(left.fs().read("/f").unwrap(), b"mine");
+                let there = left.fs().getxattr("/f", CAPABILITY).map_err(|e| e.errno());
+                assert_eq!(there, Err(libc::ENODATA), "{order:?}");
+                v.checkpoint().unwrap();
+            }
+            // Found again from the store, and taken by a truncation.
+            fs.setxattr("/f", CAPABILITY, &CAP_NET_RAW, 0).unwrap();
+            v.sync().unwrap();
+            let left = device.after_crash();
+            left.fs().truncate("/f", 1).unwrap();
+            assert!(left.fs().getxattr("/f", CAPABILITY).is_err());
+        }
+    }
+
+    #[test]
+    fn capabilities_are_found_in_the_order_of_calls() {
+        let (v, device) = volume(64);
+        let fs = v.fs();
+        fs.write("/f", b"1").unwrap();
+        fs.setxattr("/f", CAPABILITY, &CAP_NET_RAW, 0).unwrap();
+        v.sync().unwrap();
+        fs.removexattr("/f", CAPABILITY).unwrap();
+        fs.chmod("/f", 0o640).unwrap();
+        fs.mkdir("/d", 0o755).unwrap();
+        fs.open("/d", OpenOptions::new().read(true)).unwrap().sync_all().unwrap();
+        for _ in 0..2 {
+            let left = device.after_crash();
+            assert_eq!(mode_of(&left, "/f"), 0o640);
+            assert!(left.fs().getxattr("/f", CAPABILITY).is_err());
+            v.checkpoint().unwrap();
+        }
+    }
+
+    /// One without the other would let the file's group in, whom neither does.
+    #[test]
+    fn an_acl_is_found_with_the_mode_that_shows_it() {
+        let (v, device) = volume(64);
+        let fs = v.fs();
+        fs.write("/f", b"1").unwrap();
+        fs.chmod("/f", 0o600).unwrap();
+        v.sync().unwrap();
+        let entry = |tag: u16, perm: u16, id: u32| {
+            [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let none = u32::MAX;
+        let head = 2u32.to_le_bytes().to_vec();
+        let plain = [head.clone(), entry(1, 6, none), entry(4, 0, none), entry(32, 0, none)].concat();
+        let named = [
+            head,
+            entry(1, 6, none),
+            entry(2, 7, 2001),
+            entry(4, 0, none),
+            entry(16, 7, none),
+            entry(32, 0, none),
+        ]
+        .concat();
+        let logged = |what: &dyn Fn()| {
+            let mut before = 0;
+            let core = &v.0.persist;
+            let mut count = |made: bool| {
+                let (mut all, lane) = (0, core.journal.lanes.mine());
+                core.journal.lanes.lock(lane).each_pending(&mut |b| all += b.groups());
+                before = if made { all - before } else { all };
+                before
+            };
+            count(false);
+            what();
+            count(true)
+        };
+        for (acl, has, mode) in [(&named, true, 0o670), (&plain, false, 0o600), (&named, true, 0o670)] {
+            assert_eq!(logged(&|| fs.setxattr("/f", ACCESS, acl, 0).unwrap()), 1, "one group has both");
+            commit::seal_and_commit(&v.0.persist).unwrap();
+            let left = device.after_crash();
+            assert_eq!((left.fs().getxattr("/f", ACCESS).is_ok(), mode_of(&left, "/f")), (has, mode));
+        }
+        assert_eq!(logged(&|| fs.chmod("/f", 0o640).unwrap()), 1, "one group has both");
+        let set = crate::SetAttr { mode: Some(0o620), ..Default::default() };
+        let f = fs.open("/f", OpenOptions::new().read(true)).unwrap();
+        assert_eq!(logged(&|| f.set_attr(&crate::Cred::root(), &set).map(drop).unwrap()), 1);
+        commit::seal_and_commit(&v.0.persist).unwrap();
+        let left = device.after_crash();
+        let acl = crate::acl::Acl::decode(&left.fs().getxattr("/f", ACCESS).unwrap()).unwrap();
+        assert_eq!((acl.mode(), mode_of(&left, "/f")), (0o620, 0o620));
     }
 }

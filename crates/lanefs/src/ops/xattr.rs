@@ -8,14 +8,14 @@ use crate::core::Core;
 use crate::core::space::{blocks_of_xattrs, promise_of_xattrs};
 use crate::error::Result;
 use crate::memfs::Inode;
-use crate::memfs::inode::{HAS_XATTRS, XATTR_DIRTY};
+use crate::memfs::inode::{HAS_XATTRS, PRIVILEGED, XATTR_DIRTY};
 use crate::memfs::xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, Xattrs};
 use crate::ops::rights;
 use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
 use lanefs_format::XATTR_BLOB_MAX;
 use lanefs_format::record::NEW_XATTRS_MAX;
-use lanefs_format::xattrs::{self, ACL_PREFIX};
+use lanefs_format::xattrs::{self, ACL_PREFIX, CAPABILITY, CAPABILITY_MAX};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -136,12 +136,20 @@ fn load_xattrs<'g>(core: &Core, inode: &'g Inode, guard: &'g Guard) -> Result<Op
     }
 }
 
-/// Replaces them by what `f` makes of them. Where that is an ACL of an ordered volume it is an
-/// operation of the log (ops::rights).
+/// Returns whether an attribute gives rights, or takes them: ACLs, and the capabilities that a
+/// program runs with.
+fn is_right(name: &[u8]) -> bool {
+    debug_assert!(!name.is_empty(), "an attribute has a name");
+    name.starts_with(ACL_PREFIX) || name == CAPABILITY
+}
+
+/// Replaces them by what `f` makes of them, and mode and owner as `also` says. Where an attribute
+/// is a right, in an ordered volume, all that is one operation of the log (ops::rights).
 fn change_xattrs(
     core: &Core,
     inode: &Inode,
     name: &[u8],
+    also: &Rights,
     f: impl Fn(&Xattrs) -> std::result::Result<Xattrs, i32>,
 ) -> Result<()> {
     debug_assert!((1..=XATTR_NAME_MAX).contains(&name.len()), "a name that was not checked");
@@ -157,14 +165,20 @@ fn change_xattrs(
             None => &none,
         };
         let new = f(now).map_err(crate::Error::Posix)?;
-        if !(core.is_ordered() && name.starts_with(ACL_PREFIX)) {
+        // Before it is there: who writes looks for the mark, and then for the attribute.
+        if new.get(CAPABILITY).is_some() {
+            inode.set(PRIVILEGED);
+        }
+        if !(core.is_ordered() && is_right(name)) {
             inode.xattrs.publish(&l, new, &guard);
+            drop(l);
+            rights::set_rights(core, inode, also);
             return Ok(());
         }
-        debug_assert!(xattrs::acls(new.encoded()).is_some(), "they were encoded by this crate");
-        let acls = xattrs::acls(new.encoded()).unwrap_or_default();
+        let listed = xattrs::rights(new.encoded(), inode.kind == FileKind::File);
+        debug_assert!(listed.is_some(), "they were encoded by this crate");
         let publish = || inode.xattrs.publish(&l, new, &guard);
-        if rights::try_rights(core, inode, &Rights::default(), Some(&acls), publish) {
+        if rights::try_rights(core, inode, also, Some(&listed.unwrap_or_default()), publish) {
             return Ok(());
         }
         drop(l);
@@ -196,9 +210,21 @@ pub(crate) fn set_xattr(
     core: &Core,
     cred: &Cred,
     inode: &Inode,
-    name: &[u8],
-    value: &[u8],
+    (name, value): (&[u8], &[u8]),
     flags: i32,
+) -> Result<bool> {
+    set_with(core, cred, inode, (name, value), flags, &Rights::default())
+}
+
+/// Sets an attribute, and mode and owner in the same change. Returns false, as [`set_xattr`], when
+/// nothing of it was done.
+pub(crate) fn set_with(
+    core: &Core,
+    cred: &Cred,
+    inode: &Inode,
+    (name, value): (&[u8], &[u8]),
+    flags: i32,
+    also: &Rights,
 ) -> Result<bool> {
     check(inode, cred, name, true)?;
     core.writable()?;
@@ -212,6 +238,10 @@ pub(crate) fn set_xattr(
     }
     if name.starts_with(ACL_PREFIX) && value.len() > ACL_MAX {
         return posix(libc::ENOSPC);
+    }
+    // The kernel takes some lengths alone. Empty they are in no list of rights.
+    if name == CAPABILITY && !(1..=CAPABILITY_MAX).contains(&value.len()) {
+        return posix(libc::EINVAL);
     }
     // What fails changes nothing, and is answered without the lock.
     let fits = |x: &Xattrs| match x.get(name) {
@@ -232,7 +262,7 @@ pub(crate) fn set_xattr(
     if blocks > 0 && !core.store.reserve_nodes(core.journal.lanes.mine(), blocks, cred.claimant()) {
         return Ok(false);
     }
-    let set = change_xattrs(core, inode, name, |x| {
+    let set = change_xattrs(core, inode, name, also, |x| {
         fits(x)?;
         x.with(name, Some(value))
     });
@@ -248,14 +278,48 @@ pub(crate) fn set_xattr(
 /// Removes an attribute; an ACL need not be there, as in the kernel's file systems. Returns false
 /// if there is no space to write the others anew: as [`set_xattr`].
 pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8]) -> Result<bool> {
+    remove_with(core, cred, inode, name, &Rights::default())
+}
+
+/// Removes an attribute, and changes mode and owner with it, also if there was none.
+pub(crate) fn remove_with(
+    core: &Core,
+    cred: &Cred,
+    inode: &Inode,
+    name: &[u8],
+    also: &Rights,
+) -> Result<bool> {
     check(inode, cred, name, true)?;
     core.writable()?;
-    let is_acl = name.starts_with(ACL_PREFIX);
+    match remove(core, inode, name, also) {
+        // Not any more, where somebody else was faster.
+        Err(e) if name.starts_with(ACL_PREFIX) && e.errno() == libc::ENODATA => {
+            rights::set_rights(core, inode, also);
+            Ok(true)
+        }
+        done => done,
+    }
+}
+
+/// Takes from a file the capabilities that programs run with, as every change of content does.
+/// ENOSPC: there is no space to write its other attributes anew.
+pub(crate) fn drop_capability(core: &Core, inode: &Inode) -> Result<()> {
+    debug_assert!(inode.has(PRIVILEGED), "it is looked for where it may be");
+    match remove(core, inode, CAPABILITY, &Rights::default()) {
+        Ok(true) => Ok(()),
+        Ok(false) => posix(libc::ENOSPC),
+        Err(e) if e.errno() == libc::ENODATA => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Removes an attribute, whoever asks. ENODATA: there is none.
+fn remove(core: &Core, inode: &Inode, name: &[u8], also: &Rights) -> Result<bool> {
     let blocks = {
         let guard = crossbeam_epoch::pin();
         let now = load_xattrs(core, inode, &guard)?;
         let Some((now, value)) = now.and_then(|x| Some((x, x.get(name)?))) else {
-            return if is_acl { Ok(true) } else { posix(libc::ENODATA) };
+            return posix(libc::ENODATA);
         };
         blocks_of_xattrs(now.encoded().len().saturating_sub(Xattrs::bytes(name, value)))
     };
@@ -268,7 +332,7 @@ pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8])
         core.store.unreserve(lane, got);
         return Ok(false);
     }
-    let removed = change_xattrs(core, inode, name, |x| match x.get(name) {
+    let removed = change_xattrs(core, inode, name, also, |x| match x.get(name) {
         Some(_) => x.with(name, None),
         None => Err(libc::ENODATA),
     });
@@ -278,11 +342,7 @@ pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8])
     if blocks > 0 {
         hand_over_xattrs(core, inode, removed.is_ok(), blocks);
     }
-    match removed {
-        // Somebody else was faster.
-        Err(e) if is_acl && e.errno() == libc::ENODATA => Ok(true),
-        result => result.map(|()| true),
-    }
+    removed.map(|()| true)
 }
 
 /// Gives the store attributes that may take `blocks`, so that the checkpoint which

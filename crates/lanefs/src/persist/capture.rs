@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::data::FileData;
 use crate::memfs::dir::Dir;
-use crate::memfs::inode::{DATASYNC, DIRTY, ENDED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::inode::{DATASYNC, DIRTY, ENDED, PRIVILEGED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{self, RIGHTS_PENDING};
 use crate::persist::Persist;
 use crate::persist::host;
@@ -82,7 +82,9 @@ pub(crate) fn write_back_held(
     let durable = what_for.is_durable();
     debug_assert!(durable || matches!(with, With::Nothing), "no flush would cover the names");
     // The store gets all attributes of what it does not know yet.
-    let data_only = what_for == For::DataSync && inode.data().is_some() && inode.has(STORED);
+    // What gave a program rights goes with what was written behind it.
+    let attributes = !inode.has(STORED) || inode.has(XATTR_DIRTY) && inode.has(PRIVILEGED);
+    let data_only = what_for == For::DataSync && inode.data().is_some() && !attributes;
     debug_assert!(!durable || max == usize::MAX, "the last round would be missing");
     let mut under_way = !durable;
     if under_way {

@@ -1,7 +1,7 @@
 //! Volumes on a device on which something else happens in the middle of a write, for tests of what
 //! two calls do to each other.
 
-use crate::{MountOptions, Volume};
+use crate::{MountOptions, Order, Volume};
 use lanefs_store::device::{Device, HookedDevice, Kind, MemoryDevice, MemoryImage};
 use lanefs_store::{FormatOptions, Store};
 use std::sync::Arc;
@@ -31,11 +31,17 @@ fn options() -> MountOptions {
 
 /// Makes a volume of small segments, without a background, of `mib` MiB.
 pub(crate) fn volume(mib: u64) -> (Volume, Arc<Meanwhile>) {
+    volume_in(Order::Ordered, mib)
+}
+
+/// Makes one whose names become durable in this order.
+pub(crate) fn volume_in(order: Order, mib: u64) -> (Volume, Arc<Meanwhile>) {
     let device = Arc::new(HookedDevice::new(MemoryDevice::new(mib << 20).unwrap()));
     let d: Arc<dyn Device> = device.clone();
     let format = FormatOptions { segment_blocks: 16, mlogs: 1, ..FormatOptions::default() };
     Store::format(std::slice::from_ref(&d), &format).unwrap();
-    (Volume::open_devices(vec![d], &options()).unwrap(), Arc::new(Meanwhile(device)))
+    let options = MountOptions { order, ..options() };
+    (Volume::open_devices(vec![d], &options).unwrap(), Arc::new(Meanwhile(device)))
 }
 
 /// Tries what a moment's grace must be enough for until it is, a few times: the other tests of this

@@ -241,7 +241,7 @@ impl Fold<'_> {
         i.state.set_rights(r.mode, r.uid, r.gid);
         if let Some(acls) = r.acls {
             let had = i.state.xattr_bytes(&self.log.io)?;
-            let all = xattrs::with_acls(&had, acls).ok_or_else(|| StoreError::BadInode {
+            let all = xattrs::with_rights(&had, acls).ok_or_else(|| StoreError::BadInode {
                 ino: r.ino,
                 why: "its extended attributes are malformed".into(),
             })?;
