@@ -8,6 +8,7 @@ use crate::failure::{About, Failure};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
 /// The child's end of the pipe.
 #[derive(Debug)]
@@ -28,15 +29,19 @@ impl Parent {
         Parent(None)
     }
 
-    /// Reports to the parent that the mount serves, and lets go of the terminal.
-    pub fn serving(&mut self) -> Result<(), Failure> {
+    /// Reports to the parent that the mount serves, and lets go of the terminal. What the process
+    /// still writes to standard error is its last word, such as that there is no memory: it goes to
+    /// `log`, or where no file is named to the kernel's log if that may be written to.
+    pub fn serving(&mut self, log: Option<&Path>) -> Result<(), Failure> {
         let Some(mut pipe) = self.0.take() else { return Ok(()) };
         let null = File::options().read(true).write(true).open("/dev/null").about("/dev/null")?;
         std::env::set_current_dir("/").about("/")?;
+        let last = File::options().append(true).open(log.unwrap_or(Path::new("/dev/kmsg")));
+        debug_assert!(log.is_none_or(Path::is_absolute), "the directory has changed");
         for redirected in [
             rustix::stdio::dup2_stdin(&null),
             rustix::stdio::dup2_stdout(&null),
-            rustix::stdio::dup2_stderr(&null),
+            rustix::stdio::dup2_stderr(last.as_ref().unwrap_or(&null)),
         ] {
             redirected.map_err(std::io::Error::from).about("/dev/null")?;
         }

@@ -112,3 +112,13 @@ pub fn written(result: std::io::Result<()>) -> Result<(), Failure> {
         r => r.about("standard output"),
     }
 }
+
+/// Ends a command whose exit code tells what it found: a reader who has gone changes nothing of
+/// that, and a report that cannot be written for another reason ends it with `unwritten`.
+pub fn found(code: i32, report: std::io::Result<()>, unwritten: i32) -> Outcome {
+    debug_assert!((0..256).contains(&code) && unwritten > 0, "exit codes {code} and {unwritten}");
+    match written(report) {
+        Err(f) if !f.message.is_empty() => Err(f.code(unwritten)),
+        _ => Ok(code),
+    }
+}

@@ -1,6 +1,6 @@
 //! `lanefs fsck`
 
-use crate::failure::{Failure, Outcome, written};
+use crate::failure::{Failure, Outcome, found};
 use crate::{mounted, progress};
 use indicatif::ProgressBar;
 use lanefs_store::device::{Device, FileOptions};
@@ -42,15 +42,16 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let report = check(args).map_err(|f| f.code(COULD_NOT_RUN))?;
     let mut out = std::io::stdout().lock();
-    written(match args.json {
+    let told = match args.json {
         true => json(&mut out, args, &report),
         false => text(&mut out, args, &report),
-    })?;
-    Ok(match () {
+    };
+    let code = match () {
         () if report.is_clean() => 0,
         () if report.left() == 0 => REPAIRED,
         () => ERRORS_LEFT,
-    })
+    };
+    found(code, told, COULD_NOT_RUN)
 }
 
 /// Runs the check.

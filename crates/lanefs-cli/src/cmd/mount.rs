@@ -370,7 +370,7 @@ fn serve(plan: &Plan, watchdog: Option<Watchdog>, parent: &mut Parent) -> Result
         // Nobody may listen.
         let _ = writeln!(std::io::stdout(), "{}: {}", plan.dir.display(), session.summary());
     }
-    parent.serving()?;
+    parent.serving(plan.log.as_deref())?;
     let served = session.wait_for_end();
     drop(metrics);
     mounted::closing();

@@ -1,6 +1,6 @@
 //! `lanefs scrub`
 
-use crate::failure::{About, Failure, Outcome, written};
+use crate::failure::{About, Failure, Outcome, found};
 use crate::image::open_with;
 use crate::{mounted, progress, size};
 use lanefs::scrub::Damaged;
@@ -47,16 +47,16 @@ pub fn run(args: &Args) -> Outcome {
     };
     let total = done.map_err(|f| f.code(COULD_NOT_RUN))?;
     let mut out = std::io::stdout().lock();
-    written(match args.json {
+    let told = match args.json {
         true => writeln!(out, "{:#}", json(args, &total)),
         false => text(&mut out, args, &total),
-    })
-    .map_err(|f| if f.message.is_empty() { f } else { f.code(COULD_NOT_RUN) })?;
-    Ok(match total.damaged.len() {
+    };
+    let code = match total.damaged.len() {
         0 => 0,
         _ if total.left() == 0 => ERRORS_REPAIRED,
         _ => ERRORS_LEFT,
-    })
+    };
+    found(code, told, COULD_NOT_RUN)
 }
 
 /// The results of all steps.

@@ -1,6 +1,6 @@
 //! `lanefs scrub`: flipped bits are found and named, on an image and through a mount.
 
-use crate::common::{Mount, lanefs_in, volume};
+use crate::common::{LANEFS, Mount, lanefs_in, run_command, volume};
 use crate::transport::can_mount;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -18,6 +18,24 @@ fn content(marker: &str, pages: usize) -> Vec<u8> {
     let mut b = vec![b'.'; 4096 * pages];
     b[4096 * (pages - 1) + 100..][..marker.len()].copy_from_slice(marker.as_bytes());
     b
+}
+
+#[test]
+fn the_exit_code_tells_of_damage_whether_or_not_somebody_reads_the_report() {
+    let (dir, image) = volume("64M");
+    let work = dir.path();
+    std::fs::write(work.join("src"), content("MARK-OF-THE-LARGE", 100)).unwrap();
+    lanefs_in(work, &["cp", "src", "v.lane:/d"]).ok();
+    flip(&image, b"MARK-OF-THE-LARGE");
+    let code = |line: &str| {
+        let line = format!("{LANEFS} {line}");
+        run_command(std::process::Command::new("bash").args(["-c", &line]).current_dir(work)).code
+    };
+    for command in ["fsck v.lane", "fsck --json v.lane", "scrub v.lane", "scrub --json v.lane"] {
+        assert_eq!(code(command), 4, "{command}");
+        assert_eq!(code(&format!("{command} | true; exit ${{PIPESTATUS[0]}}")), 4, "{command}, unread");
+        assert_eq!(code(&format!("{command} > /dev/full")), 8, "{command}, that cannot be written");
+    }
 }
 
 #[test]
