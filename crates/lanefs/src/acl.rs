@@ -13,8 +13,9 @@
 //!
 //! The calls of [`crate::Fs`] and [`crate::File`] do the first two, and so do
 //! [`crate::Volume::node_setxattr_and_mode`] and [`crate::Volume::node_setattr_and_acl`]. They
-//! change ACL and mode one after the other: of two threads that change them at a time one may leave
-//! the other's mode beside its own ACL.
+//! change ACL and mode at once: of two threads that change them at a time one leaves both. (A
+//! change of mode alone begins with the ACL that it finds, and takes back one that is set
+//! meanwhile.)
 
 /// Name of the attribute that holds the access ACL.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";

@@ -131,11 +131,16 @@ pub enum Fault {
     StaleWait,
     /// A page is written over where its image lies that is on its way.
     ImageWritten,
+    /// An ACL and the mode that shows it are two groups, each of the epoch that it reads for
+    /// itself.
+    AclApart,
+    /// A change of file capabilities is no group (C2').
+    CapabilityNotLogged,
 }
 
 impl Fault {
     /// The faults that a power loss or a faulty device must show.
-    pub const ALL: [Fault; 50] = [
+    pub const ALL: [Fault; 52] = [
         Fault::FsyncWithoutFlush,
         Fault::CommitWithoutFlush,
         Fault::SlotBeforeTree,
@@ -178,6 +183,8 @@ impl Fault {
         Fault::RangeMisnamed,
         Fault::RightsAhead,
         Fault::RightsNotLogged,
+        Fault::AclApart,
+        Fault::CapabilityNotLogged,
         Fault::PackFreed,
         Fault::WrongSlot,
         Fault::EndedUnseen,

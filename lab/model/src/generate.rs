@@ -2,7 +2,7 @@
 
 pub use lanefs_sync::random::Rng;
 
-use crate::op::{Name, Op, Step, Tagged, When, Who};
+use crate::op::{CAPABILITY, Name, Op, Step, Tagged, When, Who};
 
 /// The kinds of calls to make.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,8 @@ pub struct Profile {
     pub zero_range: bool,
     /// Sparse files out to 1 GiB.
     pub sparse: bool,
+    /// Attributes that are rights: access ACLs, file capabilities.
+    pub rights: bool,
 }
 
 impl Profile {
@@ -33,6 +35,7 @@ impl Profile {
         changes_only: false,
         zero_range: true,
         sparse: true,
+        rights: false,
     };
     /// For crash histories: one caller, plain paths, small files.
     pub const CRASH: Profile = Profile {
@@ -43,6 +46,7 @@ impl Profile {
         changes_only: true,
         zero_range: true,
         sparse: false,
+        rights: false,
     };
 }
 
@@ -61,11 +65,18 @@ pub struct Generator {
 const DIRS: [&str; 4] = ["", "/d", "/e", "/d/f"];
 const LEAVES: [&str; 5] = ["a", "b", "c", "d", "f"];
 const XATTRS: [&str; 4] = ["user.a", "user.b", "trusted.t", "user.long-name-of-an-attribute"];
+/// Half of them rights.
+const WITH_RIGHTS: [&str; 4] = ["user.a", "system.posix_acl_access", "security.capability", "trusted.t"];
 
 impl Generator {
     /// A generator for a seed.
     pub fn new(seed: u64, profile: Profile) -> Generator {
         Generator { rng: Rng::new(seed), profile, tag: 0, handles: 0, next: Vec::new() }
+    }
+
+    fn xattr(&mut self) -> Name {
+        let names = if self.profile.rights { &WITH_RIGHTS } else { &XATTRS };
+        (*self.rng.pick(names)).into()
     }
 
     fn path(&mut self) -> Name {
@@ -255,12 +266,15 @@ impl Generator {
             }
             77..=78 => {
                 self.tag += 1;
-                let value = Tagged { tag: self.tag, len: self.rng.below(200) as u32 };
-                let name = (*self.rng.pick(&XATTRS)).into();
+                let mut value = Tagged { tag: self.tag, len: self.rng.below(200) as u32 };
+                let name = self.xattr();
+                if name.0 == CAPABILITY {
+                    value.len = 20;
+                }
                 let flags = if self.rng.one_in(3) { 1 + self.rng.below(2) as i32 } else { 0 };
                 Op::Setxattr { path: self.path(), name, value, flags }
             }
-            79 => Op::Removexattr { path: self.path(), name: (*self.rng.pick(&XATTRS)).into() },
+            79 => Op::Removexattr { path: self.path(), name: self.xattr() },
             80..=88 if p.sync => match self.rng.below(8) {
                 0..=2 => Op::Fsync { fd: self.open_fd() },
                 3 => Op::Fdatasync { fd: self.open_fd() },
@@ -284,7 +298,7 @@ impl Generator {
                 2 => Op::Access { path: self.path(), mask: self.rng.below(8) as i32 },
                 _ => Op::Listxattr { path: self.path() },
             },
-            96 => Op::Getxattr { path: self.path(), name: (*self.rng.pick(&XATTRS)).into() },
+            96 => Op::Getxattr { path: self.path(), name: self.xattr() },
             97 => {
                 let whence = *self.rng.pick(&[
                     libc::SEEK_SET,

@@ -94,6 +94,54 @@ impl Tagged {
     }
 }
 
+/// The attribute that holds the access ACL: of a [`Tagged`] value it is set to what [`acl_of`]
+/// makes of that.
+pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+/// The attribute that holds the capabilities a program runs with.
+pub const CAPABILITY: &[u8] = b"security.capability";
+
+/// The permissions of an ACL: of the owner, the group class (its mask, where it has one) and
+/// others; and of a user that it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AclPerms {
+    /// Those that the mode shows.
+    pub shown: [u32; 3],
+    /// Whether it names a user: otherwise it says no more than the mode.
+    pub names: bool,
+}
+
+/// Returns the ACL that stands for a value, as bytes and what it says; `None` for an empty value,
+/// which takes the ACL away.
+pub fn acl_of(value: Tagged) -> Option<(Vec<u8>, AclPerms)> {
+    if value.len == 0 {
+        return None;
+    }
+    let part = |shift: u32| (value.tag >> shift) & 7;
+    let (owner, group, others, names) = (part(0), part(3), part(6), !value.tag.is_multiple_of(3));
+    let none = u32::MAX;
+    let entries: &[(u16, u32, u32)] = match names {
+        true => {
+            &[(1, owner, none), (2, group, 1001), (4, 0, none), (0x10, group, none), (0x20, others, none)]
+        }
+        false => &[(1, owner, none), (4, group, none), (0x20, others, none)],
+    };
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend((*perm as u16).to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    Some((bytes, AclPerms { shown: [owner, group, others], names }))
+}
+
+/// Changes the permissions that the mode shows in an ACL with a named user, as [`acl_of`] makes it.
+pub fn chmod_acl(bytes: &mut [u8], mode: u32) {
+    assert_eq!(bytes.len(), 4 + 5 * 8, "an ACL with a named user");
+    for (entry, perm) in [(0, mode >> 6), (3, mode >> 3), (4, mode)] {
+        bytes[4 + entry * 8 + 2] = (perm & 7) as u8;
+    }
+}
+
 /// An open handle's place in the table of a run; small, chosen by whoever writes the sequence.
 pub type Fd = u8;
 

@@ -42,7 +42,7 @@ pub(crate) fn set_attr_by(
     check_change(cred, inode, set, through_handle)?;
     // On a mount the kernel does, where that is a call of a program.
     let takes = set.size.is_some() || set.uid.is_some() || set.gid.is_some();
-    if takes && !cred.prechecked && inode.has(PRIVILEGED) {
+    if takes && inode.kind != FileKind::Dir && !cred.prechecked && inode.has(PRIVILEGED) {
         xattr::drop_capability(core, inode)?;
     }
     if let Some(size) = set.size {

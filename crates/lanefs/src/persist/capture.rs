@@ -83,7 +83,8 @@ pub(crate) fn write_back_held(
     debug_assert!(durable || matches!(with, With::Nothing), "no flush would cover the names");
     // The store gets all attributes of what it does not know yet.
     // What gave a program rights goes with what was written behind it.
-    let attributes = !inode.has(STORED) || inode.has(XATTR_DIRTY) && inode.has(PRIVILEGED);
+    // (The marks of attributes may lie with other lanes: they are looked at where it may matter.)
+    let attributes = !inode.has(STORED) || inode.has(PRIVILEGED) && inode.has(XATTR_DIRTY);
     let data_only = what_for == For::DataSync && inode.data().is_some() && !attributes;
     debug_assert!(!durable || max == usize::MAX, "the last round would be missing");
     let mut under_way = !durable;

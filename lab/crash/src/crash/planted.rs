@@ -238,6 +238,13 @@ fn look_for(fault: Library) -> Look {
                 "creat /a 9000; sync; mkdir /d; chmod /a 600; write /a 0 4096; fdatasync /a; mkdir /e; chmod /a 640; fsync /a",
             ]
         }
+        // One of three ACLs says no more than the mode.
+        C::AclApart => {
+            l.scripts = &["creat /a 10; chmod /a 600; sync; setfacl /a 1; setfacl /a 2; mkdir /d; fsyncdir /"]
+        }
+        C::CapabilityNotLogged => {
+            l.scripts = &["creat /a 10; setxattr /a security.capability 20; mkdir /d; fsyncdir /"]
+        }
         C::RightsNotLogged => l.scripts = &["creat /a 10; sync; chmod /a 600; mkdir /d; fsyncdir /"],
         C::VoidedAmongOthers => {
             l.scripts = &["creat /a 10; rename /a /b; unlink /b; tick; sync; ckpt; creat /b 10; sync; ckpt"]

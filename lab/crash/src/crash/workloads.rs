@@ -168,7 +168,8 @@ pub fn seq3_sample(seed: u64, n: usize) -> impl Iterator<Item = Result<Scenario,
 pub fn random(seed: u64, len: usize) -> Scenario {
     Scenario {
         name: format!("seed {seed}"),
-        steps: Generator::new(seed, Profile::CRASH).history(len),
+        steps: Generator::new(seed, Profile { rights: seed.is_multiple_of(5), ..Profile::CRASH })
+            .history(len),
         setup: 0,
     }
 }

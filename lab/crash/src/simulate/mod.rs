@@ -160,6 +160,9 @@ struct Run {
     /// The chances by which the devices of the volume change; of their own, so that a seed does
     /// otherwise what it did.
     changes: Rng,
+    /// Whether programs change ACLs and file capabilities: by every fifth seed, and no other choice
+    /// goes by that.
+    rights: bool,
     /// How the devices break now.
     rates_now: Rates,
     shape: Shape,
@@ -217,6 +220,7 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
         members: vec![devices.clone()],
         devices,
         changes: Rng::new(!seed),
+        rights: seed.is_multiple_of(5),
         rates_now: Rates::default(),
         shape,
         system: system(shape, seed),
@@ -399,7 +403,8 @@ impl Run {
         let mut live = self.open().map_err(|e| broken("R1", format!("a fresh volume: {e}")))?;
         let len = 10 + self.rng.below(60) as usize;
         // Half of the histories read as well: what they are told must be right, or an error.
-        let profile = Profile { changes_only: self.rng.one_in(2), ..Profile::CRASH };
+        let changes_only = self.rng.one_in(2);
+        let profile = Profile { changes_only, rights: self.rights, ..Profile::CRASH };
         let steps = Generator::new(self.rng.bits(), profile).history(len);
         let mut model = Model::new();
         let mut ids = Identities::default();

@@ -35,6 +35,34 @@ if !$PLANTED {
 }",
     },
     Edit {
+        fault: Fault::AclApart,
+        file: OPS_RIGHTS,
+        from: "inode.set_owner_mode(r.mode, r.uid, r.gid, r.drop, true);",
+        to: "\
+let was = if $PLANTED { inode.mode() } else { 0 };
+inode.set_owner_mode(r.mode, r.uid, r.gid, r.drop, true);",
+    },
+    Edit {
+        fault: Fault::AclApart,
+        file: OPS_RIGHTS,
+        from: "let generation = inode.generation;",
+        to: "\
+let generation = inode.generation;
+let (v, acls) = if $PLANTED && acls.is_some() && was != mode {
+    // As if a seal had come between the two.
+    op.append(v, &[Effect::Rights { ino: inode.ino, generation, mode: was, uid, gid, acls }]);
+    (lanefs_format::Version { ts: v.ts + 1, epoch: v.epoch + 1, ..v }, None)
+} else {
+    (v, acls)
+};",
+    },
+    Edit {
+        fault: Fault::CapabilityNotLogged,
+        file: "crates/lanefs/src/ops/xattr.rs",
+        from: "name.starts_with(ACL_PREFIX) || name == CAPABILITY",
+        to: "name.starts_with(ACL_PREFIX) || name == CAPABILITY && !$PLANTED",
+    },
+    Edit {
         fault: Fault::NumberReused,
         file: OPS_REMOVE,
         from: "\

@@ -1,12 +1,11 @@
 //! Mode, owner, times, extended attributes.
 
 use super::*;
-use crate::op::{Tagged, When};
+use crate::op::{ACCESS_ACL, CAPABILITY, Tagged, When, acl_of, chmod_acl};
 
 /// The most bytes of one extended attribute's value.
 const XATTR_VALUE_MAX: u32 = 65_536;
 
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 impl Model {
@@ -33,6 +32,9 @@ impl Model {
             mode &= !libc::S_ISGID;
         }
         n.mode = n.mode & libc::S_IFMT | mode;
+        if let Some(acl) = n.xattrs.get_mut(&ACCESS_ACL.into()) {
+            chmod_acl(Arc::make_mut(acl).as_mut_slice(), mode);
+        }
         self.attr_changed(id);
         Ok(Outcome::Done)
     }
@@ -63,6 +65,7 @@ impl Model {
             if n.mode & 0o010 != 0 || c.uid != 0 && !c.in_group(n.gid) {
                 n.mode &= !libc::S_ISGID;
             }
+            n.xattrs.remove(&CAPABILITY.into());
         }
         n.uid = uid.unwrap_or(n.uid);
         n.gid = gid.unwrap_or(n.gid);
@@ -149,6 +152,12 @@ impl Model {
             return Err(libc::E2BIG);
         }
         let id = self.xattr_place(c, path, name, true)?;
+        if name.0 == ACCESS_ACL {
+            return self.set_acl(c, id, value);
+        }
+        if name.0 == CAPABILITY && !(1..=64).contains(&value.len) {
+            return Err(libc::EINVAL);
+        }
         let n = self.ino_mut(id)?;
         let there = n.xattrs.contains_key(name);
         if there && flags & libc::XATTR_CREATE != 0 {
@@ -158,6 +167,28 @@ impl Model {
             return Err(libc::ENODATA);
         }
         n.xattrs.insert(name.clone(), Arc::new(value.bytes(0)));
+        self.attr_changed(id);
+        Ok(Outcome::Done)
+    }
+
+    /// SEMANTICS: the mode follows an access ACL, which is kept where it says more.
+    fn set_acl(&mut self, c: &Cred, id: Id, value: Tagged) -> Res {
+        let n = self.ino_mut(id)?;
+        let Some((bytes, perms)) = acl_of(value) else {
+            if n.xattrs.remove(&ACCESS_ACL.into()).is_some() {
+                self.attr_changed(id);
+            }
+            return Ok(Outcome::Done);
+        };
+        let [owner, group, others] = perms.shown;
+        n.mode = n.mode & !0o777 | owner << 6 | group << 3 | others;
+        if c.uid != 0 && !c.in_group(n.gid) {
+            n.mode &= !libc::S_ISGID;
+        }
+        match perms.names {
+            true => drop(n.xattrs.insert(ACCESS_ACL.into(), Arc::new(bytes))),
+            false => drop(n.xattrs.remove(&ACCESS_ACL.into())),
+        }
         self.attr_changed(id);
         Ok(Outcome::Done)
     }

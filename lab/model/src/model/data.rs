@@ -1,7 +1,7 @@
 //! File content: pages, sizes, holes.
 
 use super::*;
-use crate::op::Tagged;
+use crate::op::{CAPABILITY, Tagged};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -75,14 +75,18 @@ impl Model {
     /// SEMANTICS P2.
     pub(super) fn kill_priv(&mut self, c: &Cred, id: Id) -> Res<()> {
         let n = self.ino_mut(id)?;
+        let had = n.xattrs.remove(&CAPABILITY.into()).is_some();
         if c.uid == 0 || n.mode & 0o6000 == 0 {
+            if had {
+                self.attr_changed(id);
+            }
             return Ok(());
         }
         let mut mode = n.mode & !libc::S_ISUID;
         if mode & 0o010 != 0 || !c.in_group(n.gid) {
             mode &= !libc::S_ISGID;
         }
-        if mode != n.mode {
+        if mode != n.mode || had {
             n.mode = mode;
             self.attr_changed(id);
         }

@@ -1,7 +1,7 @@
 //! One inode after a crash: rules F1 to F6, and F9.
 
 use super::cut::Cut;
-use super::rights::is_acl;
+use super::rights::is_right;
 use super::{Found, Oracle, Versioned, Versions, Violation, broken};
 use crate::model::{Id, PAGE, Page, Persist, ROOT};
 use crate::op::{Identity, Name, Tagged};
@@ -88,12 +88,13 @@ impl Oracle {
             // In an ordered volume the rights are the cut's business, and travel apart from all
             // others.
             let apart = self.order == Order::Ordered;
-            let count =
-                |names: &mut dyn Iterator<Item = &Name>| names.filter(|n| !(apart && is_acl(n))).count();
+            let count = |names: &mut dyn Iterator<Item = &Name>| {
+                names.filter(|n| !(apart && is_right(n, f.mode))).count()
+            };
             (apart || (w.mode, w.uid, w.gid) == (f.mode, f.uid, f.gid))
                 && (is_dir || w.mtime.is_none() || w.mtime == Some(f.mtime))
                 && count(&mut w.xattrs.keys()) == count(&mut f.xattrs.keys())
-                && w.xattrs.iter().all(|(k, b)| apart && is_acl(k) || f.xattrs.get(k) == Some(&**b))
+                && w.xattrs.iter().all(|(k, b)| apart && is_right(k, f.mode) || f.xattrs.get(k) == Some(&**b))
         };
         let from = upto(&v.attrs, covered);
         // The root has no version of its making.

@@ -35,7 +35,7 @@ impl Found {
     /// are judged by themselves.
     pub(super) fn is_new_root(&self, apart: bool) -> bool {
         let rights = self.mode == libc::S_IFDIR | 0o755 && (self.uid, self.gid) == (0, 0);
-        (apart || rights) && self.xattrs.keys().all(|name| apart && super::rights::is_acl(name))
+        (apart || rights) && self.xattrs.keys().all(|name| apart && super::rights::is_right(name, self.mode))
     }
     fn is_dir(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR

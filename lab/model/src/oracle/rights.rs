@@ -1,4 +1,5 @@
-//! Rights after a crash: mode, owner and ACLs of inodes in an ordered volume (C2', C3').
+//! Rights after a crash: mode, owner, ACLs and file capabilities of inodes in an ordered volume
+//! (C2', C3').
 //!
 //! 1. A call that changes the rights of an inode is a group, like one that changes a name. It names
 //!    no inode and has no key, so in a relaxed volume, where groups are found by what they share,
@@ -14,13 +15,14 @@
 use super::cut::Cut;
 use super::{Found, Group, Oracle, Versions, Violation, broken};
 use crate::model::{AttrState, Id, Page};
-use crate::op::Name;
+use crate::op::{CAPABILITY, Name};
 use lanefs::Order;
 use std::collections::BTreeMap;
 
-/// Returns whether an extended attribute is an ACL.
-pub(super) fn is_acl(name: &Name) -> bool {
-    name.0.starts_with(b"system.posix_acl_")
+/// Returns whether an extended attribute of an inode with this mode is a right: an ACL, or the
+/// capabilities of a file.
+pub(super) fn is_right(name: &Name, mode: u32) -> bool {
+    name.0.starts_with(b"system.posix_acl_") || name.0 == CAPABILITY && mode & libc::S_IFMT == libc::S_IFREG
 }
 
 /// The attributes that decide who may do what with an inode.
@@ -34,12 +36,13 @@ pub(super) struct Rights {
 
 impl Rights {
     fn of(state: &AttrState) -> Rights {
-        let acls = state.xattrs.iter().filter(|x| is_acl(x.0)).map(|(n, v)| (n.clone(), v.to_vec()));
+        let acls =
+            state.xattrs.iter().filter(|x| is_right(x.0, state.mode)).map(|(n, v)| (n.clone(), v.to_vec()));
         Rights { mode: state.mode, uid: state.uid, gid: state.gid, acls: acls.collect() }
     }
 
     fn found(at: &Found) -> Rights {
-        let acls = at.xattrs.iter().filter(|x| is_acl(x.0)).map(|(n, v)| (n.clone(), v.clone()));
+        let acls = at.xattrs.iter().filter(|x| is_right(x.0, at.mode)).map(|(n, v)| (n.clone(), v.clone()));
         Rights { mode: at.mode, uid: at.uid, gid: at.gid, acls: acls.collect() }
     }
 

@@ -5,7 +5,7 @@
 //! calls, which act on the calling thread only. Needs root.
 
 use super::{Target, compared_size};
-use crate::op::{Attributes, Fd, Name, Op, Outcome, When, Who};
+use crate::op::{ACCESS_ACL, Attributes, Fd, Name, Op, Outcome, When, Who, acl_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, c_long};
 use std::io::{Error, Result};
@@ -303,7 +303,8 @@ impl Worker {
                 Op::Sync => self
                     .with_open(&"/".into(), libc::O_RDONLY | libc::O_DIRECTORY, |fd| done(libc::syncfs(fd))),
                 Op::Setxattr { path, name, value, flags } => {
-                    let v = value.bytes(0);
+                    let acl = acl_of(*value).filter(|_| name.0 == ACCESS_ACL);
+                    let v = acl.map_or_else(|| value.bytes(0), |acl| acl.0);
                     done(libc::setxattr(
                         cstr(path)?.as_ptr(),
                         cstr(name)?.as_ptr(),

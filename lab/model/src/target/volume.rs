@@ -1,7 +1,7 @@
 //! A LaneFS volume in this process as a target.
 
 use super::{Target, compared_size};
-use crate::op::{Attributes, Fd, Name, Op, Outcome, When, Who};
+use crate::op::{ACCESS_ACL, Attributes, Fd, Name, Op, Outcome, When, Who, acl_of};
 use lanefs::{Error, File, Fs, OpenOptions, Result, SetTime, Volume};
 use std::collections::BTreeMap;
 
@@ -165,8 +165,11 @@ impl VolumeTarget {
             }
             Op::FsyncPath { path } => done(self.with_open(who, path, libc::O_RDONLY, |f| f.sync_all())),
             Op::Sync => done(self.volume()?.sync()),
-            // By number, where the mode does not follow and any bytes are an ACL: what is looked at
-            // is when they are durable.
+            Op::Setxattr { path, name, value, flags } if name.0 == ACCESS_ACL => {
+                let bytes = acl_of(*value).map_or(Vec::new(), |acl| acl.0);
+                done(fs.setxattr(path.0.as_slice(), &name.0, &bytes, *flags))
+            }
+            // By number, where any bytes are an ACL: what is looked at is when they are durable.
             Op::Setxattr { path, name, value, flags } if name.0.starts_with(b"system.posix_acl_") => {
                 let ino = fs.stat(path.0.as_slice())?.ino;
                 done(fs.volume().node_setxattr(fs.cred(), ino, &name.0, &value.bytes(0), *flags))

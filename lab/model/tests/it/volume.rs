@@ -81,6 +81,11 @@ fn a_volume_with_maintenance_between_does_what_the_model_says() {
 }
 
 #[test]
+fn a_volume_with_acls_and_capabilities_does_what_the_model_says() {
+    sequences(Profile { maintenance: true, rights: true, ..Profile::POSIX }, 100, 70_000, 120, 1);
+}
+
+#[test]
 fn a_volume_on_two_devices_does_what_the_model_says() {
     sequences(Profile { maintenance: true, ..Profile::POSIX }, 30, 90_000, 80, 2);
 }
