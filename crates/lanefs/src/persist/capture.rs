@@ -190,17 +190,23 @@ fn capture_round(
     with: With<'_>,
     (pass, max): (&mut Pass, usize),
 ) -> Result<(usize, bool)> {
+    let since = rights::moment(inode);
     let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
     let Some(data) = inode.data() else {
         let u = attributes_of(inode, xattrs);
         debug_assert!(!data_only, "fdatasync of what has no content writes all attributes");
-        if rights::rights_pending(persist, inode) {
+        if rights::moved(persist, inode, since) {
             return Err(RIGHTS_PENDING);
         }
         submit_with(persist, durable, u, with)?;
         return Ok((0, false));
     };
     let (file, captured) = Writing::begin_captured(persist, inode, data, data_only, max, pass)?;
+    if rights::moved(persist, inode, since) {
+        file.give_up(captured);
+        file.failed();
+        return Err(RIGHTS_PENDING);
+    }
     let n = captured.pages.len();
     // What is large does not ride with names: its pages go ahead, unflushed, and the batch that
     // names them rides.
@@ -531,6 +537,38 @@ mod tests {
             assert_eq!(inner.store.space().reserved, others, "promises that no page has");
             inner.store.unreserve(0, others);
         }
+    }
+
+    /// What is captured has the rights of its moment. A change of them that is durable and folded
+    /// by the time it is handed over must not be undone by it.
+    #[test]
+    fn a_capture_does_not_undo_a_change_of_rights_that_was_folded_meanwhile() {
+        let mut between = 0;
+        for readings in 1..7 {
+            let (v, device) = volume(64);
+            let fs = v.fs();
+            fs.write("/f", b"content").unwrap();
+            v.sync().unwrap();
+            let file = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+            file.write_all_at(b"more", 3).unwrap();
+            let (beside, of) = (v.clone(), v.0.persist.clone());
+            after_reading_size(readings, move || {
+                beside.fs().chmod("/f", 0o600).unwrap();
+                commit::seal_and_commit(&of).unwrap();
+                checkpoint::checkpoint(&of).unwrap();
+            });
+            let r = file.sync_all();
+            after_reading_size(u32::MAX, || ());
+            r.unwrap();
+            if fs.stat("/f").unwrap().mode & 0o7777 != 0o600 {
+                continue;
+            }
+            between += 1;
+            let left = device.after_crash();
+            let mode = left.fs().stat("/f").unwrap().mode & 0o7777;
+            assert_eq!(mode, 0o600, "changed after {readings} readings of the size");
+        }
+        assert!(between > 0, "nothing came between");
     }
 
     /// Between the fold of its end and the end of the checkpoint a file's inode is in memory still,

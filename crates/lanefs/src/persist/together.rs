@@ -151,10 +151,11 @@ impl<'g> Together<'g> {
     /// Captures all of an inode, whose marks were taken. `None`: not in one round, or something has
     /// to be done first; nothing is captured then.
     fn capture(&self, inode: &'g Inode, was: u32) -> Option<(InodeUpdate, Option<Content<'g>>)> {
+        let since = rights::moment(inode);
         let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
         let Some(data) = inode.data() else {
             let update = capture::attributes_of(inode, xattrs);
-            return (!rights::rights_pending(self.persist, inode)).then_some((update, None));
+            return (!rights::moved(self.persist, inode, since)).then_some((update, None));
         };
         let file = Writing::try_begin(self.persist, inode, data)?;
         let most = self.small() + UNSEEN;
@@ -162,7 +163,7 @@ impl<'g> Together<'g> {
             file.failed();
             return None;
         };
-        if captured.more || captured.skipped > 0 {
+        if captured.more || captured.skipped > 0 || rights::moved(self.persist, inode, since) {
             file.give_up(captured);
             file.failed();
             return None;
