@@ -15,9 +15,7 @@ pub enum StoreError {
     )]
     Io { device: String, what: &'static str, offset: u64, message: String, errno: i32 },
     /// A block's checksum, header or content is wrong: EIO.
-    #[error(
-        "block {addr} ({what}): {why}; run `lanefs fsck --repair` on the unmounted image, or restore it from a backup"
-    )]
+    #[error("block {addr} ({what}): {why}; {}", way_back(what))]
     Corrupt { addr: BlockAddr, what: &'static str, why: String },
     /// An inode's structures contradict each other: EUCLEAN.
     #[error("inode {ino}: {why}; run `lanefs fsck --repair` on the unmounted image")]
@@ -70,6 +68,18 @@ fn holder(pid: i32) -> String {
         false => format!(
             "in use by process {pid}; unmount it there first, or use its files through a mount that this process serves"
         ),
+    }
+}
+
+/// The way in which the content of file data is called in messages.
+pub(crate) const FILE_DATA: &str = "file data";
+
+/// Returns what is to be done about a damaged block. Of file data there is one copy.
+fn way_back(what: &str) -> &'static str {
+    debug_assert!(!what.is_empty(), "a block of nothing");
+    match what {
+        FILE_DATA => "it is there once: write the file anew, or restore it from a backup",
+        _ => "run `lanefs fsck --repair` on the unmounted image, or restore it from a backup",
     }
 }
 

@@ -94,15 +94,17 @@ impl<'a> Request<'a> {
 
     /// Returns whether the caller may change the mounted volume as a whole, as ext4 asks for it: it
     /// has CAP_SYS_ADMIN where this process is, whatever its number; the number 0 alone says
-    /// nothing, which a process in a container has too. Or it is the ordinary user as whom this
-    /// process serves. `guest`: of a virtual machine's callers there is the number alone.
+    /// nothing, which a process in a container has too. Or it is the user as whom this process
+    /// serves, if that has no such capability either. `guest`: of a virtual machine's callers there
+    /// is the number alone.
     pub fn administers(&self, guest: bool) -> bool {
         let Some(user) = self.user() else { return false };
         let me = rustix::process::geteuid();
         if guest {
             return user == 0;
         }
-        if !me.is_root() && user == me.as_raw() {
+        let mine = Status::of(std::process::id()).and_then(|s| s.administers());
+        if user == me.as_raw() && (!me.is_root() || mine == Some(false)) {
             return true;
         }
         let has = Status::of(self.pid).and_then(|s| s.administers()) == Some(true);

@@ -23,7 +23,7 @@
 
 use crate::api::CleanReport;
 use crate::engine::maintenance::Maintenance;
-use crate::error::{Result, StoreError};
+use crate::error::{FILE_DATA, Result, StoreError};
 use crate::inodes::Inodes;
 use crate::log::Log;
 use crate::log::heat::{Heat, addresses};
@@ -278,7 +278,7 @@ impl Cleaner<'_> {
     fn data_at(&self, from: BlockRef, block: Option<&Block>) -> Result<Box<Block>> {
         match block.filter(|b| checksum::matches(from, &b.0)) {
             Some(b) => Ok(Box::new(b.clone())),
-            None => self.log.io.read_once(from, "file data"),
+            None => self.log.io.read_once(from, FILE_DATA),
         }
     }
 

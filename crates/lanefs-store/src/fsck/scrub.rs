@@ -19,7 +19,7 @@ use super::{after, next_mapped};
 use crate::device::ReadReq;
 use crate::engine::Engine;
 use crate::engine::maintenance::Maintenance;
-use crate::error::{Result, StoreError};
+use crate::error::{FILE_DATA, Result, StoreError};
 use crate::log::io::Io;
 use crate::tree::block_io::BlockSource;
 use crate::tree::inode_state::InodeState;
@@ -494,7 +494,7 @@ fn compare(
         }
         let read = match is_dir {
             true => medium.read(r, "directory bucket"),
-            false => medium.read_data(r, "file data"),
+            false => medium.read_data(r, FILE_DATA),
         };
         if let Err(e) = read {
             step.add(ino, (!is_dir).then_some(page), r.addr, e.to_string());

@@ -8,7 +8,7 @@ use super::copies::{AGAIN, bad_copy, report_copy};
 use super::mapped::{after, fetch, next_mapped};
 use super::marks::{Marked, Marks};
 use super::{FsckReport, OnProgress, Phase, Place, Progress, What, miscounted};
-use crate::error::StoreError;
+use crate::error::{FILE_DATA, StoreError};
 use crate::log::io::Io;
 use crate::log::segment::Geometry;
 use crate::tree::block_io::BlockSource;
@@ -465,17 +465,17 @@ impl Shared<'_> {
             let mut blocks: Vec<Box<Block>> = refs.iter().map(|_| Block::zeroed()).collect();
             let mut reqs: Vec<(BlockAddr, &mut Block)> =
                 refs.iter().zip(&mut blocks).map(|(r, b)| (r.1.addr, &mut **b)).collect();
-            let all = self.w.bare.read_blocks(&mut reqs, "file data");
+            let all = self.w.bare.read_blocks(&mut reqs, FILE_DATA);
             for (i, (page, r)) in refs.iter().enumerate() {
                 let one = match &all {
                     Ok(()) => Ok(()),
-                    Err(_) => self.w.bare.read_blocks(&mut reqs[i..=i], "file data"),
+                    Err(_) => self.w.bare.read_blocks(&mut reqs[i..=i], FILE_DATA),
                 };
                 let why = match one {
                     Err(e) => What::from(&e),
                     Ok(()) if checksum::matches(*r, &reqs[i].1.0) => continue,
                     // Once more: it may have been read wrong once.
-                    Ok(()) => match self.w.bare.read_blocks(&mut reqs[i..=i], "file data") {
+                    Ok(()) => match self.w.bare.read_blocks(&mut reqs[i..=i], FILE_DATA) {
                         Err(e) => What::from(&e),
                         Ok(()) if checksum::matches(*r, &reqs[i].1.0) => continue,
                         Ok(()) => format!("block {} has a wrong checksum", r.addr).into(),

@@ -1,7 +1,7 @@
 //! The read path: inodes, pages, buckets. Nothing here holds a lock over a read of the device.
 
 use crate::api::*;
-use crate::error::{Result, StoreError};
+use crate::error::{FILE_DATA, Result, StoreError};
 use crate::inodes::Inodes;
 use crate::inodes::cache::CachedInode;
 use crate::log::io::Io;
@@ -140,7 +140,7 @@ impl Inodes {
                 let (n, r) = bad[0];
                 let why =
                     format!("the data of page {} of inode {ino} has a wrong checksum", first + n as u64);
-                return Err(StoreError::Corrupt { addr: r.addr, what: "file data", why });
+                return Err(StoreError::Corrupt { addr: r.addr, what: FILE_DATA, why });
             }
             if patience == 2 {
                 wait_for_writes();
