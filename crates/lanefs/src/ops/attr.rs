@@ -30,6 +30,7 @@ pub(crate) fn set_attr(
 
 /// Changes attributes, mode and owner by `change`. Returns false, behind a new size alone, where
 /// that did.
+#[inline(always)]
 pub(crate) fn set_attr_by(
     core: &Core,
     cred: &Cred,
@@ -41,9 +42,9 @@ pub(crate) fn set_attr_by(
     core.writable()?;
     check_change(cred, inode, set, through_handle)?;
     // On a mount the kernel does, where that is a call of a program.
-    let takes = set.size.is_some() || set.uid.is_some() || set.gid.is_some();
-    if takes && inode.kind != FileKind::Dir && !cred.prechecked && inode.has(PRIVILEGED) {
-        xattr::drop_capability(core, inode)?;
+    if inode.has(PRIVILEGED) && !cred.prechecked && inode.kind != FileKind::Dir {
+        let takes = set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+        takes.then(|| xattr::drop_capability(core, inode)).transpose()?;
     }
     if let Some(size) = set.size {
         content::truncate(core, inode, size)?;
