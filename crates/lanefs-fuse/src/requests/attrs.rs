@@ -183,8 +183,8 @@ pub(super) fn listxattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply)
     let mut list = Vec::new();
     for name in adaptor.volume.node_listxattr(&root(), req.ino)? {
         // The kernel refuses to others what these are, but does not leave their names out.
-        let superuser = || req.user() == Some(0) && req.administers(adaptor.guest);
-        if name.starts_with(b"trusted.") && !superuser() {
+        // By the number alone: an overlay asks as root for a caller who is not, and copies them.
+        if name.starts_with(b"trusted.") && req.user() != Some(0) {
             continue;
         }
         list.extend(name);
