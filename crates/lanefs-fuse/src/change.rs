@@ -1,6 +1,6 @@
 //! Changes of a mounted volume as a whole, by `ioctl` of a directory of the mount, for who has
-//! CAP_SYS_ADMIN and the ordinary user who serves it: another size, another label, a device more or
-//! less.
+//! CAP_SYS_ADMIN and the user who serves it without that (`Request::administers`): another size,
+//! another label, a device more or less.
 //!
 //! A device that comes to the volume is named by a path, which leads somewhere else for a caller in
 //! a container than for the process that serves the mount, and that may write where the caller may

@@ -36,6 +36,15 @@ fn crash(m: &mut Mount) {
     m.mount(&[]);
 }
 
+/// Has an ordinary user write into `program`. That write alone is made durable, and nothing is
+/// asked of the attributes.
+fn a_stranger_writes(m: &Mount) {
+    let script = "printf mine | dd of=program conv=notrunc,fdatasync status=none";
+    let mut call = std::process::Command::new("setpriv");
+    call.args(["--reuid=1000", "--regid=1000", "--clear-groups", "sh", "-c", script]).current_dir(&m.dir);
+    run_command(&mut call).ok();
+}
+
 fn a_name_that_is_found_brings_the_rights_before_it() {
     let mut m = Mount::new(&[]);
     for n in 0..40 {
@@ -86,11 +95,7 @@ fn what_a_stranger_wrote_into_a_setuid_program_is_never_found_with_the_bit() {
     std::fs::write(&program, "root's").unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o4777)).unwrap();
     m.remount();
-    // Its own write alone is made durable, and nothing is asked of the mode.
-    let script = "printf mine | dd of=program conv=notrunc,fdatasync status=none";
-    let mut call = std::process::Command::new("setpriv");
-    call.args(["--reuid=1000", "--regid=1000", "--clear-groups", "sh", "-c", script]).current_dir(&m.dir);
-    run_command(&mut call).ok();
+    a_stranger_writes(&m);
     crash(&mut m);
     assert_eq!(std::fs::read_to_string(&program).unwrap(), "mine's");
     assert_eq!(std::fs::metadata(&program).unwrap().mode() & 0o7777, 0o777);
@@ -106,10 +111,7 @@ fn what_a_stranger_wrote_into_a_program_is_never_found_with_its_capabilities() {
     let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     rustix::fs::setxattr(&program, "security.capability", &capability, XattrFlags::empty()).unwrap();
     m.remount();
-    let script = "printf mine | dd of=program conv=notrunc,fdatasync status=none";
-    let mut call = std::process::Command::new("setpriv");
-    call.args(["--reuid=1000", "--regid=1000", "--clear-groups", "sh", "-c", script]).current_dir(&m.dir);
-    run_command(&mut call).ok();
+    a_stranger_writes(&m);
     crash(&mut m);
     assert_eq!(std::fs::read_to_string(&program).unwrap(), "mine's");
     let left = rustix::fs::getxattr(&program, "security.capability", &mut [0u8; 64][..]);

@@ -38,7 +38,7 @@ const MOST: usize = 8;
 const WORDS: usize = 10;
 /// The share of the memory budget that a lane's slots take, and the most and fewest of them.
 const SHARE: u64 = 2048;
-const SLOTS: std::ops::RangeInclusive<usize> = 128..=16384;
+const SLOTS: (usize, usize) = (128, 16384);
 
 /// The directories on a way, in their order, as far as that matters.
 #[derive(PartialEq, Eq)]
@@ -214,6 +214,14 @@ fn each(counters: u64, of: usize) -> impl Iterator<Item = CounterOf> {
 /// A lane's slots, made when it has something to remember. The cell orders that.
 type Slots = CachePadded<OnceLock<Box<[Slot]>>>;
 
+/// Returns how many `T` a lane has in so many bytes: a power of two between these two.
+pub(super) fn places<T>(bytes: u64, (least, most): (usize, usize)) -> usize {
+    let wanted = usize::try_from(bytes).unwrap_or(usize::MAX) / size_of::<T>();
+    let places = wanted.clamp(least, most).next_power_of_two().min(most);
+    debug_assert!(places.is_power_of_two() && (least..=most).contains(&places), "{places} places");
+    places
+}
+
 /// The ways that lanes remember.
 pub(crate) struct Paths {
     /// Directories that lose their place.
@@ -227,9 +235,7 @@ pub(crate) struct Paths {
 impl Paths {
     /// Makes one that knows nothing, for so many lanes, of a volume with so much memory.
     pub fn new(lanes: usize, memory: u64) -> Paths {
-        let wanted = usize::try_from(memory / SHARE).unwrap_or(usize::MAX) / size_of::<Slot>();
-        let slots = wanted.clamp(*SLOTS.start(), *SLOTS.end()).next_power_of_two().min(*SLOTS.end());
-        debug_assert!(slots.is_power_of_two() && SLOTS.contains(&slots), "{slots} slots");
+        let slots = places::<Slot>(memory / SHARE, SLOTS);
         Paths {
             moved: Changes::new(),
             lanes: (0..lanes).map(|_| CachePadded::default()).collect(),

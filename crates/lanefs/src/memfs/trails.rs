@@ -16,6 +16,7 @@
 
 use super::dir::At;
 use super::inode::Inode;
+use super::paths::places;
 use crossbeam_utils::CachePadded;
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::prefetch::prefetch_at;
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The share of the memory budget that a lane's slots take, and the fewest and most lines of them.
 const SHARE: u64 = 1024;
-const LINES: std::ops::RangeInclusive<usize> = 128..=32768;
+const LINES: (usize, usize) = (128, 32768);
 /// Bits of an address below a line, and bits of a slot's word that are not an address.
 const LINE_BITS: u32 = 6;
 const TAG_BITS: u32 = 22;
@@ -94,12 +95,9 @@ pub(crate) struct Trails {
 impl Trails {
     /// Makes one that knows nothing, for so many lanes, of a volume with so much memory.
     pub fn new(lanes: usize, memory: u64) -> Trails {
-        let wanted = usize::try_from(memory / SHARE).unwrap_or(usize::MAX) / size_of::<Line>();
-        let lines = wanted.clamp(*LINES.start(), *LINES.end()).next_power_of_two().min(*LINES.end());
-        debug_assert!(lines.is_power_of_two() && LINES.contains(&lines), "{lines} lines");
         Trails {
             lanes: (0..lanes).map(|_| CachePadded::default()).collect(),
-            lines,
+            lines: places::<Line>(memory / SHARE, LINES),
             switch: Switch::of(Technique::Trails),
         }
     }
