@@ -18,6 +18,7 @@ fn write(ino: u64, page: u64, pages: u64, block: &Block) -> InodeUpdate {
     InodeUpdate {
         ino: Ino(ino),
         attrs: attrs(1 << 40),
+        rights_logged: false,
         size_only: false,
         xattrs: None,
         pages,

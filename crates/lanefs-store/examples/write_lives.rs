@@ -61,7 +61,9 @@ impl Volume {
         let pages = pages.map(|p| (p, Box::new(self.block.clone()).into())).collect();
         let attrs = Attrs { mode: libc::S_IFREG | 0o644, size: 1 << 40, ..Attrs::default() };
         let (ino, size_only, xattrs, reserved, more) = (Ino(ino), false, None, n as u32, false);
-        let update = InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more, life };
+        let rights_logged = false;
+        let update =
+            InodeUpdate { ino, attrs, rights_logged, size_only, xattrs, pages, reserved, more, life };
         Ok(self.store.submit(Transaction { durable, inodes: vec![update], ..Transaction::default() })?)
     }
 

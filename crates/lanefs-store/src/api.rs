@@ -344,6 +344,10 @@ pub struct InodeUpdate {
     pub ino: Ino,
     /// Its attributes, captured whole.
     pub attrs: Attrs,
+    /// All changes of its rights (mode, owner, ACLs, capabilities) are told by RIGHTS in the log:
+    /// once a fold has made the inode they stay here as the folds have them, whatever `attrs` and
+    /// `xattrs` say, which may be older than the last fold.
+    pub rights_logged: bool,
     /// Of the attributes only kind and size count; the others stay as the store has them. Only
     /// for an inode of which an update was submitted before, or that a fold has made.
     pub size_only: bool,

@@ -156,6 +156,7 @@ pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate
     InodeUpdate {
         ino: Ino(ino),
         attrs,
+        rights_logged: false,
         size_only: false,
         xattrs: None,
         pages: pages.into_iter().map(|(page, block)| (page, block.into())).collect(),

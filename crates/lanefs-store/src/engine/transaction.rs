@@ -26,6 +26,11 @@
 //!    its position, so no data can be cleaned. One after the other they would use up what is kept
 //!    back for the fold. So a caller who folds, and tries again, is told at once, others are behind
 //!    the second try.
+//! 7. An update was captured some time before its inode is locked. A change of rights may have been
+//!    committed and folded meanwhile; nothing would tell any more that the update is the older of
+//!    the two, and it would take the change back. So where the log tells of rights
+//!    ([`InodeUpdate::rights_logged`]) an update does not: those that were folded stay. What was
+//!    not folded yet is in the log, and recovery takes it from there.
 //!
 //! [`InodeState::take_delta`]: crate::tree::inode_state::InodeState::take_delta
 
@@ -45,6 +50,7 @@ use crate::tree::radix::Wanted;
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
 use lanefs_format::checksum;
 use lanefs_format::summary::DataOwner;
+use lanefs_format::xattrs;
 use lanefs_format::{Attrs, BLOCK_SHIFT, BlockRef, FileKind, PAGES_END, XATTR_BLOB_MAX};
 use lanefs_sync::lock::MutexGuard;
 use std::sync::Arc;
@@ -137,6 +143,7 @@ impl Engine {
         let mlog = &self.log.mlogs[lane % self.log.mlogs.len()];
         let inodes = self.inodes_for(&tx.inodes)?;
         let mut guards = self.lock_all(&inodes, &tx.inodes)?;
+        self.keep_folded_rights(&mut tx.inodes, &guards)?;
         let section = self.log.sections.enter(lane);
         section.check()?;
         let mut writes = Vec::new();
@@ -171,6 +178,33 @@ impl Engine {
         debug_assert_eq!(tickets.len(), tx.inodes.len(), "a ticket for each inode");
         let flight = section.leave();
         Ok(Begun { log: &self.log, durable: tx.durable, tickets, writes, placed, shares, no_space, flight })
+    }
+
+    /// Gives the updates of inodes whose rights the log tells those that were folded (7). Their
+    /// locks are held: no fold comes between this and the update.
+    fn keep_folded_rights(
+        &self,
+        updates: &mut [InodeUpdate],
+        guards: &[MutexGuard<'_, InodeEntry>],
+    ) -> Result<()> {
+        debug_assert_eq!(updates.len(), guards.len(), "the caller has locked the inodes");
+        for (u, g) in updates.iter_mut().zip(guards).filter(|(u, g)| u.rights_logged && g.folded) {
+            let Attrs { mode, uid, gid, generation, .. } = *g.state.attrs();
+            if generation != u.attrs.generation {
+                continue;
+            }
+            debug_assert_eq!((mode ^ u.attrs.mode) & libc::S_IFMT, 0, "inode {} has another kind", u.ino);
+            (u.attrs.mode, u.attrs.uid, u.attrs.gid) = (mode, uid, gid);
+            let Some(captured) = &u.xattrs else { continue };
+            let is_file = u.attrs.kind() == Some(FileKind::File);
+            let folded = xattrs::rights(&g.state.xattr_bytes(&self.log.io)?, is_file);
+            let all = folded.and_then(|rights| xattrs::with_rights(captured, &rights));
+            // What does not fit beside the others, or was never well formed, stays as captured.
+            if let Some(all) = all.filter(|all| all.len() <= XATTR_BLOB_MAX) {
+                u.xattrs = Some(all);
+            }
+        }
+        Ok(())
     }
 
     fn inodes_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<CachedInode>>> {

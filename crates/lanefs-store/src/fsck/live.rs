@@ -141,6 +141,7 @@ impl Job<'_> {
             let update = InodeUpdate {
                 ino,
                 attrs: image.attrs,
+                rights_logged: false,
                 size_only: false,
                 xattrs: None,
                 pages: vec![(page, block.into())],

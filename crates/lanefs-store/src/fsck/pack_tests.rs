@@ -182,6 +182,7 @@ fn what_can_be_read_of_an_inode_in_a_pack_is_kept() {
         let u = |ino, xattrs| InodeUpdate {
             ino: Ino(ino),
             attrs: super::tests::attrs(libc::S_IFREG | 0o644, 0),
+            rights_logged: false,
             size_only: false,
             xattrs,
             pages: Vec::new(),

@@ -119,6 +119,7 @@ impl Volume {
                 let u = InodeUpdate {
                     ino: Ino(1000 + i),
                     attrs,
+                    rights_logged: false,
                     size_only: false,
                     xattrs,
                     pages,
@@ -253,6 +254,7 @@ fn an_open_volume_is_recovered_in_memory_by_a_check() {
     let u = InodeUpdate {
         ino: Ino(5000),
         attrs: attrs(libc::S_IFREG, 4096),
+        rights_logged: false,
         size_only: false,
         xattrs: None,
         pages: vec![(0, page(1).into())],
@@ -451,6 +453,7 @@ fn preallocated() -> Volume {
         let u = InodeUpdate {
             ino: Ino(1010),
             attrs,
+            rights_logged: false,
             size_only: false,
             xattrs: None,
             pages,
@@ -559,6 +562,7 @@ fn unreadable_tables_are_counted_and_searched() {
             let u = InodeUpdate {
                 ino: Ino(1040),
                 attrs: attrs(libc::S_IFREG, 1 << 20),
+                rights_logged: false,
                 size_only: false,
                 xattrs: None,
                 pages: (0..200).map(|p| (p, page(n * 7 + p).into())).collect(),
@@ -892,6 +896,7 @@ fn unclosed() -> Vec<u8> {
         let u = InodeUpdate {
             ino: Ino(20 + n),
             attrs: attrs(libc::S_IFREG | 0o600, size),
+            rights_logged: false,
             size_only: false,
             xattrs: None,
             pages: pages.iter().map(|p| (*p, page(seed + p).into())).collect(),

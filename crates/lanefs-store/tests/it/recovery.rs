@@ -77,6 +77,43 @@ fn what_the_second_mlog_had_durable_counts_though_its_data_is_damaged_since() {
     assert!(s.read_pages(Ino(20), 0, &mut [PageRead { block: &mut b, hole: false }]).is_err());
 }
 
+/// It was captured before, and waited for space or for its turn until the change was folded: what
+/// it brought was the mode from before, and no group told of the change any more.
+#[test]
+fn an_update_that_is_older_than_a_folded_change_of_rights_does_not_take_it_back() {
+    let acl = |value: &[u8]| {
+        let name = b"system.posix_acl_access";
+        let head = [&[name.len() as u8][..], &(value.len() as u32).to_le_bytes()].concat();
+        [&head[..], name, value].concat()
+    };
+    let user = [&[6, 1, 0, 0, 0][..], b"user.x", b"1"].concat();
+    for (rights_logged, later) in [(true, 0o600), (false, 0o644)] {
+        let d = fresh(4 << 20);
+        let (s, _) = open(&d);
+        let e = s.info().last_epoch + 1;
+        fold(&s, e, vec![group(e, 1, &[new_file(20), set(b"f", 20, 0)])]);
+        let old = || InodeUpdate {
+            attrs: Attrs { mode: libc::S_IFREG | 0o644, ..attrs(4096) },
+            rights_logged,
+            xattrs: Some([&acl(b"old")[..], &user].concat()),
+            ..update(20, 4096, vec![(0, page(1))])
+        };
+        let (ino, generation, mode, uid, gid) = (Ino(20), 0, libc::S_IFREG | 0o600, 7, 8);
+        let list = acl(b"new");
+        let rights = Effect::Rights { ino, generation, mode, uid, gid, acls: Some(&list) };
+        fold(&s, e + 1, vec![group(e + 1, 2, &[rights])]);
+        s.submit(tx(true, Vec::new(), vec![old()])).unwrap();
+        s.shutdown();
+        let now = open(&d).0.load_inode(ino).unwrap().unwrap();
+        assert_eq!(now.attrs.mode & 0o7777, later);
+        assert_eq!(now.attrs.size, 4096);
+        if rights_logged {
+            assert_eq!((now.attrs.uid, now.attrs.gid), (7, 8));
+            assert!(now.xattrs == [&acl(b"new")[..], &user].concat(), "{:?}", now.xattrs);
+        }
+    }
+}
+
 /// What is left of it lies in the log, and would count as a part of another epoch of that number.
 #[test]
 fn the_number_of_an_epoch_of_which_a_share_arrived_is_not_used_again() {

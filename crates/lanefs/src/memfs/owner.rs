@@ -69,11 +69,6 @@ impl Inode {
         self.rights_ts.load(Relaxed)
     }
 
-    /// Returns the same for anybody: a number that moves with each change.
-    pub fn last_rights(&self) -> u64 {
-        self.rights_ts.load(Relaxed)
-    }
-
     /// Notes a change of rights, for a caller that holds `attr_lock`.
     pub fn rights_changed(&self, epoch: u64, ts: u64) {
         debug_assert!(self.attr_lock.is_locked());

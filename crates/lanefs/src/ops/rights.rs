@@ -10,10 +10,10 @@
 //!    none may have rights of an epoch that a crash may take, and content that was written after
 //!    `chmod 600` must not be found with the mode before. Hence: between capturing an inode and
 //!    handing it to the store, who captures looks at `rights_epoch`; if that is not committed the
-//!    capture is undone, and done anew when it is, with no lock held meanwhile. So it is where they
-//!    changed behind the moment at which the capture looked at them ([`moved`]): by the time that
-//!    it is handed over the change may be committed and folded, and nothing would tell any more
-//!    that the record is older.
+//!    capture is undone, and done anew when it is, with no lock held meanwhile. What was captured
+//!    before a change of rights came is older than it, and does not take it back though it is
+//!    handed over behind the fold of that: the store keeps the rights that were folded
+//!    (`lanefs_store::InodeUpdate::rights_logged`).
 //! 3. Not for an inode that was made in that very epoch: where the epoch is missing the inode is,
 //!    and its record counts for nothing. The NEW of such a volume is marked (`logged`): who folds
 //!    it takes the rights from it and from RIGHTS, and never from a record.
@@ -45,7 +45,6 @@ use crate::error::Error;
 use crate::memfs::Inode;
 use crate::memfs::inode::{DATASYNC, UNSYNCED};
 use lanefs_format::record::Effect;
-use lanefs_sync::primitive::fence;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
@@ -77,27 +76,6 @@ impl Drop for Held<'_> {
 pub(crate) fn rights_pending(core: &Core, inode: &Inode) -> bool {
     let epoch = inode.rights_epoch.load(Acquire);
     epoch > core.journal.committed() && epoch != inode.born
-}
-
-/// The last change of an inode's rights, before a capture looks at them.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Moment(u64);
-
-/// Returns the moment at which a capture begins to look at an inode's rights.
-#[inline]
-pub(crate) fn moment(inode: &Inode) -> Moment {
-    let moment = Moment(inode.last_rights());
-    // The rights behind it.
-    fence(Acquire);
-    moment
-}
-
-/// Returns whether what was captured since `since` may have rights that a crash may take, or that
-/// are not the last durable ones (2). Behind the capture.
-#[inline]
-pub(crate) fn moved(core: &Core, inode: &Inode, since: Moment) -> bool {
-    // A change that is not pending any more happened before its commit, which was seen.
-    rights_pending(core, inode) || inode.last_rights() != since.0
 }
 
 /// Keeps others from changing the rights (6).

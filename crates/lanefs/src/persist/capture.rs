@@ -171,11 +171,11 @@ pub(super) fn give_marks_back(persist: &Persist, inode: &Inode, was: u32) {
 }
 
 /// Returns the update of an inode without content.
-pub(super) fn attributes_of(inode: &Inode, xattrs: Option<Vec<u8>>) -> InodeUpdate {
+pub(super) fn attributes_of(persist: &Persist, inode: &Inode, xattrs: Option<Vec<u8>>) -> InodeUpdate {
     debug_assert!(inode.data().is_none(), "inode {} has pages", inode.ino);
-    let (ino, attrs, life) = (inode.ino, inode.attrs(), Life::Usual);
+    let (ino, attrs, life, rights_logged) = (inode.ino, inode.attrs(), Life::Usual, persist.is_ordered());
     let (size_only, reserved, more, pages) = (false, 0, false, Vec::new());
-    InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more, life }
+    InodeUpdate { ino, attrs, rights_logged, size_only, xattrs, pages, reserved, more, life }
 }
 
 /// Hands over one update of one inode, durable or not, of all attributes or only the size, with up
@@ -190,23 +190,17 @@ fn capture_round(
     with: With<'_>,
     (pass, max): (&mut Pass, usize),
 ) -> Result<(usize, bool)> {
-    let since = rights::moment(inode);
     let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
     let Some(data) = inode.data() else {
-        let u = attributes_of(inode, xattrs);
+        let u = attributes_of(persist, inode, xattrs);
         debug_assert!(!data_only, "fdatasync of what has no content writes all attributes");
-        if rights::moved(persist, inode, since) {
+        if rights::rights_pending(persist, inode) {
             return Err(RIGHTS_PENDING);
         }
         submit_with(persist, durable, u, with)?;
         return Ok((0, false));
     };
     let (file, captured) = Writing::begin_captured(persist, inode, data, data_only, max, pass)?;
-    if rights::moved(persist, inode, since) {
-        file.give_up(captured);
-        file.failed();
-        return Err(RIGHTS_PENDING);
-    }
     let n = captured.pages.len();
     // What is large does not ride with names: its pages go ahead, unflushed, and the batch that
     // names them rides.

@@ -161,6 +161,7 @@ impl<'a> Writing<'a> {
         let update = InodeUpdate {
             ino: self.inode.ino,
             attrs: self.attrs,
+            rights_logged: self.persist.is_ordered(),
             size_only: self.data_only,
             xattrs,
             reserved,

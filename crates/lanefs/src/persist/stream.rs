@@ -29,7 +29,6 @@ use crate::error::{Error, Result, posix};
 use crate::memfs::Inode;
 use crate::memfs::data::{FileData, Taken};
 use crate::memfs::inode::{SYNCING, XATTR_DIRTY};
-use crate::ops::rights::{self, Moment, RIGHTS_PENDING};
 use crate::persist::Persist;
 use lanefs_store::{Admitted, Transaction};
 use lanefs_sync::SignalsBlocked;
@@ -110,8 +109,8 @@ impl Drop for Turn<'_> {
 
 /// A thread that submits what it is sent, in turn.
 struct Helper {
-    /// Pieces with their places in the stretch, and the moment of which they have the rights.
-    jobs: Sender<(usize, Transaction, Moment)>,
+    /// Pieces with their places in the stretch.
+    jobs: Sender<(usize, Transaction)>,
     answers: Receiver<Result<()>>,
 }
 
@@ -154,11 +153,11 @@ pub(super) fn stream_out(
         let mut helpers = Vec::with_capacity(HELPERS);
         let blocked = SignalsBlocked::new();
         for _ in 0..HELPERS {
-            let (jobs, sent) = channel::<(usize, Transaction, Moment)>();
+            let (jobs, sent) = channel::<(usize, Transaction)>();
             let (answer, answers) = channel();
             let work = move || {
-                for (n, t, since) in sent {
-                    if answer.send(submit_in_turn(persist, inode, turns, (n, t, since))).is_err() {
+                for (n, t) in sent {
+                    if answer.send(submit_in_turn(persist, turns, n, t)).is_err() {
                         return;
                     }
                 }
@@ -191,22 +190,13 @@ pub(super) fn stream_out(
     })
 }
 
-/// Submits piece `n` of a stretch when the store has all before it. [`RIGHTS_PENDING`]: the rights
-/// of the inode have changed since it was captured.
-fn submit_in_turn(
-    persist: &Persist,
-    inode: &Inode,
-    turns: &Turns,
-    (n, t, since): (usize, Transaction, Moment),
-) -> Result<()> {
+/// Submits piece `n` of a stretch when the store has all before it.
+fn submit_in_turn(persist: &Persist, turns: &Turns, n: usize, t: Transaction) -> Result<()> {
     if !turns.wait_for(n) {
         // The caller has that one's error, and tells no other.
         return posix(libc::ECANCELED);
     }
     let mut turn = Turn { turns, piece: Some(n) };
-    if rights::moved(persist, inode, since) {
-        return Err(RIGHTS_PENDING);
-    }
     let r = piece::submit_and(persist, t, || turn.end(true));
     debug_assert!(r.is_err() || turn.piece.is_none(), "the store took a piece without a word");
     r
@@ -225,7 +215,6 @@ fn stretch(
 ) -> Result<(usize, Option<u64>)> {
     debug_assert!((1..=STRETCH).contains(&pieces), "{pieces} pieces in a stretch");
     debug_assert!(!helpers.is_empty(), "nobody hands over what is captured");
-    let since = rights::moment(inode);
     let file = Writing::begin(persist, inode, data, data_only);
     pass.look_for_cuts(&file);
     let mut from = pass.from;
@@ -251,12 +240,6 @@ fn stretch(
         let captured = host::admit(persist, Some(data), (false, false), (from, PIECE))
             .and_then(|admitted| Ok((file.capture(PIECE.min(admitted.pages()), from)?, admitted)));
         let (captured, admitted) = match captured {
-            // All pieces have the rights of the first one's moment.
-            Ok((captured, _)) if rights::moved(persist, inode, since) => {
-                file.give_up(captured);
-                pending = Some(RIGHTS_PENDING);
-                break;
-            }
             Ok(captured) => captured,
             Err(e) => {
                 pending = Some(e);
@@ -281,7 +264,7 @@ fn stretch(
         };
         let helper = n % helpers.len();
         // A helper that is gone answers nothing either: `finish` takes that for an error.
-        let _ = helpers[helper].jobs.send((n, t, since));
+        let _ = helpers[helper].jobs.send((n, t));
         under_way.push_back(Piece { helper, pages, _admitted: admitted });
         debug_assert!(under_way.len() <= helpers.len() + 1, "a helper has more than two pieces");
         if under_way.len() > helpers.len()
@@ -297,7 +280,7 @@ fn stretch(
     while let Some(p) = under_way.pop_front() {
         finish(p);
     }
-    // What was handed over before has the rights from before their change (`ops::rights`, 2).
+    // What was handed over is older than the change of rights: see `ops::rights`, 2.
     match failed.or(pending) {
         Some(e) => {
             if written == 0 {

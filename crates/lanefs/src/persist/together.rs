@@ -151,11 +151,10 @@ impl<'g> Together<'g> {
     /// Captures all of an inode, whose marks were taken. `None`: not in one round, or something has
     /// to be done first; nothing is captured then.
     fn capture(&self, inode: &'g Inode, was: u32) -> Option<(InodeUpdate, Option<Content<'g>>)> {
-        let since = rights::moment(inode);
         let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
         let Some(data) = inode.data() else {
-            let update = capture::attributes_of(inode, xattrs);
-            return (!rights::moved(self.persist, inode, since)).then_some((update, None));
+            let update = capture::attributes_of(self.persist, inode, xattrs);
+            return (!rights::rights_pending(self.persist, inode)).then_some((update, None));
         };
         let file = Writing::try_begin(self.persist, inode, data)?;
         let most = self.small() + UNSEEN;
@@ -163,7 +162,7 @@ impl<'g> Together<'g> {
             file.failed();
             return None;
         };
-        if captured.more || captured.skipped > 0 || rights::moved(self.persist, inode, since) {
+        if captured.more || captured.skipped > 0 {
             file.give_up(captured);
             file.failed();
             return None;

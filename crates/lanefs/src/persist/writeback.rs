@@ -350,8 +350,9 @@ mod tests {
             let mut attrs = attrs;
             attrs.size = (n + 1) * 16 * 4096;
             let (size_only, xattrs, pages, reserved, more) = (false, None, pages(n), 0, false);
-            let life = Default::default();
-            let inodes = vec![InodeUpdate { ino, attrs, size_only, xattrs, pages, reserved, more, life }];
+            let (life, rights_logged) = (Default::default(), true);
+            let u = InodeUpdate { ino, attrs, rights_logged, size_only, xattrs, pages, reserved, more, life };
+            let inodes = vec![u];
             inner.store.submit(Transaction { inodes, ..Transaction::default() })
         };
         let full = (0..1000).find_map(|n| fills(n).err());
