@@ -4,6 +4,7 @@ pub use crate::transport::transport;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use tempfile::TempDir;
 
 pub const LANEFS: &str = env!("CARGO_BIN_EXE_lanefs");
@@ -63,8 +64,19 @@ pub fn run_command(command: &mut Command) -> Run {
     Run { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
 }
 
+/// Held for writing as long as a mount namespace lives that a test has made: the namespace has a
+/// copy of every mount of the tests beside it, which keeps their volumes open.
+pub static MOUNT_NAMESPACES: RwLock<()> = RwLock::new(());
+
+/// Waits until no mount of this process is unmounted, and lets none be until the guard goes.
+pub fn before_a_mount_namespace() -> RwLockWriteGuard<'static, ()> {
+    MOUNT_NAMESPACES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs `lanefs` with these arguments in `dir`.
 pub fn lanefs_in(dir: &Path, args: &[&str]) -> Run {
+    let unmounts = args.first() == Some(&"umount");
+    let _none = unmounts.then(|| MOUNT_NAMESPACES.read().unwrap_or_else(PoisonError::into_inner));
     run_command(Command::new(LANEFS).args(args).current_dir(dir))
 }
 

@@ -71,6 +71,7 @@ fn umount_says_where_a_mount_is_seen_still() {
         m.fsck();
 
         m.mount(&["-o", options]);
+        let only_namespace = before_a_mount_namespace();
         let mut sees = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-c", "echo there; read end"])
             .stdin(Stdio::piped())
@@ -78,11 +79,13 @@ fn umount_says_where_a_mount_is_seen_still() {
             .spawn()
             .unwrap();
         std::io::Read::read_exact(sees.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
-        let told = lanefs_in(m.work.path(), &["umount", "mnt"]).ok().err;
+        let mut umount = Command::new(LANEFS);
+        let told = run_command(umount.args(["umount", "mnt"]).current_dir(m.work.path())).ok().err;
         let pid = format!("process {}", sees.id());
         assert!(told.contains("stays open") && told.contains(&pid), "{told}");
         drop(sees.stdin.take());
         assert!(sees.wait().is_ok());
+        drop(only_namespace);
         m.is_unmounted();
         m.fsck();
     }

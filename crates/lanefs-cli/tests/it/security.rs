@@ -1,7 +1,7 @@
 //! What a user may not do to another's files, and what an image may not do to the machine that
 //! mounts it.
 
-use crate::common::{LANEFS, Mount, lanefs_in, mount_line, run_command};
+use crate::common::{LANEFS, Mount, before_a_mount_namespace, lanefs_in, mount_line, run_command};
 use crate::transport::can_mount;
 use lanefs_format::header::BlockKind;
 use lanefs_lab_crash::fuzz::images::corpus;
@@ -184,6 +184,7 @@ fn a_device_that_the_caller_cannot_write_to_does_not_come_to_the_volume() {
         dir.join("victim").display()
     );
     let line = |line: &str| {
+        let _only_namespace = before_a_mount_namespace();
         let mut sh = Command::new("unshare");
         run_command(sh.args(["-m", "sh", "-c", line]).current_dir(m.work.path()))
     };
