@@ -156,6 +156,7 @@ impl Guest {
             stateless: false,
             shared: false,
             unchecked: false,
+            handles: self.config.handles(),
             rings: false,
             // Requests that make no inode would not name their user, and nobody could look it up.
             idmap: false,

@@ -58,7 +58,7 @@ mod wire;
 
 pub use counts::Requests;
 pub use mount::remove_dead_mounts;
-pub use options::{BadOption, Idle, IoUring, MountConfig};
+pub use options::{BadOption, Handles, Idle, IoUring, MountConfig};
 pub use served::{ServedMount, serve_mount};
 pub use session::{Session, Unmounter, mount, mount_watched, serve_as_flusher};
 pub use signals::{Signals, block_signals};

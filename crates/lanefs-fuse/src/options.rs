@@ -29,6 +29,18 @@ pub enum Idle {
     Halt,
 }
 
+/// Whether file handles lead to files (open_by_handle_at(2), NFS servers).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Handles {
+    /// Where overlays work beside that: not from Linux 6.16 on. There a file that was found by its
+    /// handle alone is never valid to an overlay, which finds what it copied up so.
+    Auto,
+    /// They do.
+    On,
+    /// There are none, where the kernel can be told so (Linux 6.9).
+    Off,
+}
+
 /// The appearance of a volume in the name space, and how the kernel may cache it.
 #[derive(Clone, Debug)]
 pub struct MountConfig {
@@ -82,6 +94,8 @@ pub struct MountConfig {
     /// Have the kernel open and close files without a request, where each write comes at once and
     /// it can.
     pub stateless: bool,
+    /// Whether file handles lead to files.
+    pub handles: Handles,
     /// Largest write request, in bytes.
     pub max_write: u32,
     /// Serve beside a process that changes the volume by itself: the kernel believes nothing and
@@ -114,6 +128,7 @@ impl Default for MountConfig {
             ttl: Duration::from_secs(3600),
             writeback: true,
             stateless: false,
+            handles: Handles::Auto,
             max_write: 1 << 20,
             shared: false,
         }
@@ -227,6 +242,14 @@ impl MountConfig {
                         _ => return Err(bad()),
                     }
                 }
+                "handles" => {
+                    self.handles = match value {
+                        Some("auto") => Handles::Auto,
+                        None | Some("on") => Handles::On,
+                        Some("off") => Handles::Off,
+                        Some(_) => return Err(bad()),
+                    }
+                }
                 "ttl" => self.ttl = Duration::from_secs(number()?),
                 "max_write" => self.max_write = within(4096..=1 << 20)? as u32,
                 n if OTHERS.contains(&n) || n.starts_with("x-") || n.starts_with("X-") || n == "comment" => {
@@ -258,6 +281,14 @@ impl MountConfig {
         };
         debug_assert!(!(self.writeback && self.stateless), "who may hold what it gathers would be unknown");
         Some(())
+    }
+
+    /// Returns whether file handles lead to files; `None`: where overlays work beside that.
+    pub(crate) fn handles(&self) -> Option<bool> {
+        match self.handles {
+            Handles::Auto => None,
+            asked => Some(asked == Handles::On),
+        }
     }
 
     /// Returns the flags of mount(2).

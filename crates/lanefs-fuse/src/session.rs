@@ -187,6 +187,7 @@ fn serve(
         rings,
         shared: config.shared,
         unchecked: config.is_unchecked(),
+        handles: config.handles(),
         // Who enters has to be known of every request then.
         idmap: !config.allow_root && !config.is_unchecked(),
         guest: false,

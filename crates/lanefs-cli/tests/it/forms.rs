@@ -151,6 +151,7 @@ fn the_pages_by_hand_say_what_is_so() {
                 "max_write=1" => "max_write=65536".into(),
                 "io_uring=1" => "io_uring=auto".into(),
                 "idle=1" => "idle=auto".into(),
+                "handles=1" => "handles=on".into(),
                 _ => option,
             };
             names += 1;
@@ -219,6 +220,7 @@ fn help_of_mount_names_every_option() {
         "readers=N",
         "spin=MICROSECONDS",
         "idle=auto|poll|halt",
+        "handles=auto|on|off",
         "max_write=BYTES",
         "fsname=NAME",
         "threads=N",

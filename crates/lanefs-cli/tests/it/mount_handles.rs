@@ -16,6 +16,7 @@ on_each_transport! {
     a_handle_leads_to_the_file_after_a_remount,
     a_handle_of_what_is_gone_leads_nowhere,
     a_handle_cannot_be_made_from_that_of_another_file,
+    without_handles_the_kernel_says_so,
 }
 
 /// `struct file_handle` with the room that any handle takes.
@@ -99,7 +100,7 @@ fn becomes_stale(dir: &Path, handle: &Handle) -> bool {
 }
 
 fn a_handle_leads_to_the_file_after_the_kernel_forgot_it() {
-    let m = Mount::new(&[]);
+    let m = Mount::new(&["-o", "handles"]);
     std::fs::create_dir_all(m.path("a/b")).unwrap();
     std::fs::write(m.path("a/b/f"), "in the file").unwrap();
     std::os::unix::fs::symlink("f", m.path("a/b/link")).unwrap();
@@ -120,11 +121,12 @@ fn a_handle_leads_to_the_file_after_the_kernel_forgot_it() {
 }
 
 fn a_handle_leads_to_the_file_after_a_remount() {
-    let mut m = Mount::new(&[]);
+    let mut m = Mount::new(&["-o", "handles"]);
     std::fs::create_dir(m.path("d")).unwrap();
     std::fs::write(m.path("d/f"), "in the file").unwrap();
     let (root, file) = (handle_of(&m.dir).unwrap(), handle_of(&m.path("d/f")).unwrap());
-    m.remount();
+    m.umount();
+    m.mount(&["-o", "handles"]);
     assert_eq!(content(&m.dir, &file).unwrap(), "in the file");
     assert!(open(&m.dir, &root, libc::O_RDONLY).unwrap().metadata().unwrap().is_dir());
     // What is known of it is forgotten as of any other file: its room comes back when it is
@@ -136,7 +138,7 @@ fn a_handle_leads_to_the_file_after_a_remount() {
 /// Files that are made together had one generation, so that their numbers, which follow each other,
 /// were all that a handle needs.
 fn a_handle_cannot_be_made_from_that_of_another_file() {
-    let mut m = Mount::new(&[]);
+    let mut m = Mount::new(&["-o", "handles"]);
     let handles = |m: &Mount| -> Vec<Handle> {
         (0..20).map(|n| handle_of(&m.path(&format!("f{n}"))).unwrap()).collect()
     };
@@ -147,7 +149,8 @@ fn a_handle_cannot_be_made_from_that_of_another_file() {
     for other in &given[1..] {
         assert!(is_stale(content(&m.dir, &given[0].of(other.ino()))));
     }
-    m.remount();
+    m.umount();
+    m.mount(&["-o", "handles"]);
     // As a listing tells them.
     assert_eq!(std::fs::read_dir(&m.dir).unwrap().count(), 20);
     for (before, after) in given.iter().zip(handles(&m)) {
@@ -158,14 +161,15 @@ fn a_handle_cannot_be_made_from_that_of_another_file() {
 }
 
 fn a_handle_of_what_is_gone_leads_nowhere() {
-    let mut m = Mount::new(&[]);
+    let mut m = Mount::new(&["-o", "handles"]);
     std::fs::write(m.path("f"), "old").unwrap();
     std::fs::create_dir(m.path("d")).unwrap();
     let (file, dir) = (handle_of(&m.path("f")).unwrap(), handle_of(&m.path("d")).unwrap());
     std::fs::remove_file(m.path("f")).unwrap();
     std::fs::remove_dir(m.path("d")).unwrap();
     assert!(becomes_stale(&m.dir, &file) && is_stale(open(&m.dir, &dir, libc::O_RDONLY)));
-    m.remount();
+    m.umount();
+    m.mount(&["-o", "handles"]);
     assert!(is_stale(content(&m.dir, &file)) && is_stale(open(&m.dir, &dir, libc::O_RDONLY)));
     // Its number, used again, is another file's. Numbers that earlier mounts left free are looked
     // for when the volume is opened and by checkpoints; asking for the free space makes one when
@@ -194,4 +198,10 @@ fn a_handle_of_what_is_gone_leads_nowhere() {
         assert!(is_stale(open(&m.dir, &file.of(ino), libc::O_RDONLY)), "{ino}");
     }
     assert!(rustix::fs::openat(CWD, m.path("n0"), OFlags::RDONLY, Mode::empty()).is_ok());
+}
+
+fn without_handles_the_kernel_says_so() {
+    let m = Mount::new(&["-o", "handles=off"]);
+    std::fs::write(m.path("f"), "").unwrap();
+    assert_eq!(handle_of(&m.path("f")).err().and_then(|e| e.raw_os_error()), Some(libc::EOPNOTSUPP));
 }

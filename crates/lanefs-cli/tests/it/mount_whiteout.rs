@@ -10,6 +10,7 @@ use std::process::Command;
 on_each_transport! {
     a_whiteout_is_made_as_on_ext4,
     an_overlay_may_have_its_upper_layer_here,
+    an_overlay_may_have_all_its_layers_here,
 }
 
 type Node = (u32, u64, u32, u32, u64);
@@ -186,4 +187,62 @@ fn names(dir: &Path) -> String {
     let mut names: Vec<_> = all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names.join(" ")
+}
+
+/// Where both layers are of one file system an overlay keeps a handle of what it copied up, and
+/// later finds the file below by that: the kernel asks for the name of what has none there.
+fn an_overlay_may_have_all_its_layers_here() {
+    let mut m = Mount::new(&["-o", "suid,dev"]);
+    let names = |kind: &str| (0..20).map(|n| format!("{kind}{n}")).collect::<Vec<_>>();
+    for dir in ["low/dirs", "up", "work"] {
+        std::fs::create_dir_all(m.path(dir)).unwrap();
+    }
+    for name in [names("f"), names("dirs/g")].concat() {
+        std::fs::write(m.path("low").join(&name), &name).unwrap();
+    }
+    std::os::unix::fs::symlink("f0", m.path("low/link")).unwrap();
+    let merged = m.work.path().join("merged");
+    std::fs::create_dir(&merged).unwrap();
+    let append = |name: &str| {
+        let file = std::fs::OpenOptions::new().append(true).open(merged.join(name)).unwrap();
+        std::io::Write::write_all(&mut { file }, b" and more").unwrap();
+    };
+    let drop_caches = || {
+        rustix::fs::sync();
+        std::fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    };
+    let look = |round: usize| {
+        for name in [names("f"), names("dirs/g")].concat() {
+            let content = std::fs::read(merged.join(&name)).map(|c| String::from_utf8(c).unwrap());
+            let want = format!("{name}{}", " and more".repeat(round));
+            assert_eq!(content.map_err(|e| e.to_string()), Ok(want));
+        }
+        std::os::unix::fs::lchown(merged.join("link"), Some(round as u32), None).unwrap();
+        assert_eq!(statat(CWD, merged.join("link"), AtFlags::SYMLINK_NOFOLLOW).unwrap().st_uid, round as u32);
+    };
+    for (round, options) in ["", "index=on,redirect_dir=on,metacopy=on,nfs_export=off"].iter().enumerate() {
+        let at = |dir: &str| m.path(dir).display().to_string();
+        let (low, up, work) = (at("low"), at("up"), at("work"));
+        let layers = format!("lowerdir={low},upperdir={up},workdir={work},{options}");
+        let to = merged.to_str().unwrap();
+        run("mount", &["-t", "overlay", "overlay", "-o", layers.trim_end_matches(','), to]).ok();
+        let overlay = Mounted(merged.clone());
+        for name in [names("f"), names("dirs/g")].concat() {
+            append(&name);
+        }
+        for _ in 0..3 {
+            look(round + 1);
+            drop_caches();
+        }
+        std::fs::rename(merged.join(format!("f{round}")), merged.join("moved")).unwrap();
+        drop_caches();
+        for _ in 0..3 {
+            assert!(std::fs::read(merged.join("moved")).is_ok());
+        }
+        std::fs::rename(merged.join("moved"), merged.join(format!("f{round}"))).unwrap();
+        drop(overlay);
+        m.remount();
+    }
+    m.umount();
+    m.fsck();
 }

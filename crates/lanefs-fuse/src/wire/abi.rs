@@ -8,6 +8,9 @@ pub const MINOR: u32 = 42;
 pub const MINOR_LEAST: u32 = 28;
 /// The first minor version (Linux 5.14) of which every kernel checks who sets flags of an inode.
 pub const MINOR_CHECKS_FLAGS: u32 = 34;
+/// From this one on (Linux 6.16) names are valid until the next epoch, and what the kernel found by
+/// a file handle is of none: it is never valid to an overlay.
+pub const MINOR_EPOCHS: u32 = 44;
 
 /// Bytes before a request's arguments.
 pub const IN_HEADER: usize = 40;
@@ -86,6 +89,9 @@ pub mod init {
     /// A file that is opened with FOPEN_DIRECT_IO may be mapped, and what is cached of it is
     /// written back before it is read.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// No file handle leads to a file. Without EXPORT_SUPPORT those of inodes that the kernel has
+    /// in memory do.
+    pub const NO_EXPORT_SUPPORT: u64 = 1 << 38;
     pub const ALLOW_IDMAP: u64 = 1 << 40;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }

@@ -7,7 +7,6 @@ use std::io;
 /// The flags wanted of the kernel; those that it does not offer are left out.
 const WANTED: u64 = init::ASYNC_READ
     | init::ASYNC_DIO
-    | init::EXPORT_SUPPORT
     | init::BIG_WRITES
     | init::MAX_PAGES
     | init::DO_READDIRPLUS
@@ -50,6 +49,8 @@ pub(crate) struct Offer {
     pub shared: bool,
     /// The kernel does not check modes and ACLs.
     pub unchecked: bool,
+    /// Whether file handles lead to files; `None`: where overlays work beside that.
+    pub handles: Option<bool>,
     /// Requests may come over io_uring.
     pub rings: bool,
     /// The mount may be mapped to other owners. Requests that make no inode do not name their user
@@ -123,7 +124,10 @@ pub(crate) fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::
     }
     let mut wanted = WANTED;
     let stateless = offer.stateless && offered & init::NO_OPEN_SUPPORT != 0;
+    let handles = offer.handles.unwrap_or(minor < MINOR_EPOCHS);
     for (on, flag) in [
+        (handles, init::EXPORT_SUPPORT),
+        (!handles, init::NO_EXPORT_SUPPORT),
         (offer.writeback, init::WRITEBACK_CACHE | init::DIRECT_IO_ALLOW_MMAP),
         (stateless, init::NO_OPEN_SUPPORT),
         // With it the kernel leaves cutting a file to OPEN; without, SETATTR does that. Where it
@@ -206,6 +210,7 @@ mod tests {
         stateless: false,
         shared: false,
         unchecked: false,
+        handles: None,
         rings: true,
         idmap: true,
         guest: false,
@@ -305,6 +310,23 @@ mod tests {
         };
         assert_eq!(second(OFFER), 1 << 8);
         assert_eq!(second(Offer { idmap: false, ..OFFER }), 0);
+    }
+
+    #[test]
+    fn handles_lead_to_files_where_overlays_do_not_suffer_from_it_or_if_asked_for() {
+        let flags = |minor, handles| {
+            let offered = NEEDED | init::INIT_EXT | init::EXPORT_SUPPORT | init::NO_EXPORT_SUPPORT;
+            let all = [7, minor, 4096, offered as u32, (offered >> 32) as u32];
+            let (agreed, bytes) = agreed(&all, Offer { handles, ..OFFER });
+            assert!(agreed.unwrap().is_some());
+            let word = |at: usize| u64::from(u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap()));
+            let all = word(16 + 12) | word(16 + 32) << 32;
+            (all & init::EXPORT_SUPPORT != 0, all & init::NO_EXPORT_SUPPORT != 0)
+        };
+        assert_eq!(flags(MINOR_EPOCHS - 1, None), (true, false));
+        assert_eq!(flags(MINOR_EPOCHS, None), (false, true));
+        assert_eq!(flags(MINOR_EPOCHS, Some(true)), (true, false));
+        assert_eq!(flags(MINOR_EPOCHS - 1, Some(false)), (false, true));
     }
 
     #[test]
