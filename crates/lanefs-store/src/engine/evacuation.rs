@@ -21,7 +21,11 @@
 //!    names its blocks, which must stay for that. Hence the fold of the caller.
 //! 4. On a volume that is full all over what is free may lie in segments that go, and nothing could
 //!    be moved if all were withdrawn at once. The cleaner makes space before them meanwhile.
-//! 5. If it does not succeed, all is as before: the segments come back to their pool and the space
+//! 5. A round writes with the maintenance lock held, and a host without space would have it wait so,
+//!    with all that waits for the lock and with the checkpoints by which removed files give their
+//!    space back. So it is refused, also between two rounds, where a host has not its reserve, or
+//!    those of what stays have not, beside it, what is left to be moved and a checkpoint take.
+//! 6. If it does not succeed, all is as before: the segments come back to their pool and the space
 //!    to users, and what was moved is where it is.
 
 use crate::engine::Engine;
@@ -41,12 +45,14 @@ pub(crate) struct Evacuation<'a> {
     /// The first segment that is to go, and how many can hold the log then.
     from: SegId,
     usable: u32,
+    /// The number of devices that have segments before it.
+    devices: usize,
     /// It succeeded: the segments are gone, or will be at once.
     done: bool,
 }
 
 impl Drop for Evacuation<'_> {
-    /// Has all be as before, unless it succeeded (5).
+    /// Has all be as before, unless it succeeded (6).
     fn drop(&mut self) {
         if !self.done {
             self.engine.log.segments.take_back_withdrawn();
@@ -73,9 +79,12 @@ impl<'a> Evacuation<'a> {
         if !engine.log.space.shrink(usable) {
             return Err(StoreError::NoSpace);
         }
-        let all = Evacuation { engine, from, usable, done: false };
+        let stays = |d: &usize| t.geometry.log_segments(*d).start < from;
+        let devices = (0..t.devices()).filter(stays).count().max(1);
+        let all = Evacuation { engine, from, usable, devices, done: false };
         all.keep_back();
         let to_move = all.live();
+        all.check_hosts()?;
         let (mut least, mut patience) = (u64::MAX, PATIENCE);
         loop {
             drop(m);
@@ -85,6 +94,7 @@ impl<'a> Evacuation<'a> {
             m = engine.maintenance.lock();
             folded?;
             check(engine, &m)?;
+            all.check_hosts()?;
             engine.checkpoints().in_place(&mut m)?;
             all.note_progress(to_move);
             let aside = t.withdrawn().start == from && t.withdrawn_in_use() == 0;
@@ -105,6 +115,13 @@ impl<'a> Evacuation<'a> {
                 return Err(all.why_not(&m));
             }
         }
+    }
+
+    /// Returns an error where a host may have too little for what is left (5).
+    fn check_hosts(&self) -> Result<()> {
+        debug_assert!(self.devices > 0, "nothing would be left");
+        let blocks = self.live() + self.engine.checkpoint_blocks(0);
+        self.engine.log.io.must_have(self.devices, blocks)
     }
 
     /// Withdraws as many segments as leave enough free ones before them. After rounds that led to

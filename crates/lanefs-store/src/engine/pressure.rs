@@ -87,14 +87,19 @@ impl Engine {
     /// else it would wait for the host in the middle, and the removals behind it as well. `ends`:
     /// blocks of inodes whose end it folds, of which it writes nothing. An estimate.
     pub fn fits_reserve(&self, ends: u64) -> bool {
+        // Each kind of block claims a segment of its own.
+        let blocks = self.log.io.reserve_blocks() / 2;
+        self.checkpoint_blocks(ends) <= blocks.max(SMALL)
+    }
+
+    /// Returns how many blocks a checkpoint would write now, behind so many `ends`. An estimate.
+    pub(crate) fn checkpoint_blocks(&self, ends: u64) -> u64 {
         let t = &self.log.segments;
         let summaries: u64 = self.log.mlogs.iter().map(|l| l.summaries_to_write(t)).sum();
         let span = u64::from(t.geometry.segment_blocks).min(SUMMARY_SPAN as u64);
         let inodes = self.inodes.cache.dirty() as u64 * self.log.metadata_copies();
         debug_assert!(span > 0, "a segment without a block");
-        // Each kind of block claims a segment of its own.
-        let blocks = self.log.io.reserve_blocks() / 2;
-        summaries.saturating_sub(ends / span) + inodes <= blocks.max(SMALL)
+        summaries.saturating_sub(ends / span) + inodes
     }
 
     /// Returns whether so many inodes and nodes of their maps are dirty that a checkpoint may

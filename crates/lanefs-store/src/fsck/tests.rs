@@ -203,7 +203,7 @@ impl Volume {
         }
         assert!(dry.problems.iter().all(|p| !p.repaired));
         let done = self.check(true);
-        assert!(all(&done) == all(&dry), "a repair met something else than the check");
+        assert_eq!(all(&done), all(&dry), "a repair met something else than the check");
         assert_eq!(done.left(), 0, "{:#?}", done.problems);
         let after = self.check(false);
         assert!(after.is_clean(), "{:#?}", after.problems);

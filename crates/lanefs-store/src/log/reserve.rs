@@ -140,6 +140,33 @@ impl Io {
         least.min().unwrap_or(0) as u64 * self.segment_bytes()
     }
 
+    /// Returns an error unless all hosts have their reserve, and those of the first `devices` have
+    /// so many blocks more between them: for who writes much with a lock held for which nobody
+    /// should wait as long as for a host.
+    pub fn must_have(&self, devices: usize, blocks: u64) -> Result<()> {
+        debug_assert!((1..=self.devices().len()).contains(&devices), "{devices} devices");
+        let Some(table) = self.table().filter(|_| self.is_on_host()) else { return Ok(()) };
+        let each = blocks.div_ceil(devices as u64) << BLOCK_SHIFT;
+        for (d, device) in self.devices().iter().enumerate() {
+            let Some(free) = self.free_on_host(d) else { continue };
+            let (backed, kept) = table.backed(d);
+            let reserve = kept.saturating_sub(backed) as u64 * self.segment_bytes();
+            let wanted = reserve + if d < devices { each } else { 0 };
+            let has = free + self.surplus(d);
+            if has < wanted {
+                let host = device.host().and_then(|h| h.place());
+                return Err(StoreError::HostFull(format!(
+                    "{}: {} has {} MiB free, and this may take {} there; free some",
+                    device.name(),
+                    host.as_deref().unwrap_or("the file system that holds it"),
+                    has >> 20,
+                    wanted.div_ceil(1 << 20)
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Begins to keep segments (1), of those that are free now; and has requests be waited for
     /// that a host refuses. Called once, when the volume is open.
     pub fn keep_reserve(&self) {

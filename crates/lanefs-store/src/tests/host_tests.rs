@@ -270,3 +270,53 @@ fn of_two_devices_one_may_be_refused() {
     until("the flag goes", || s.look_for_host_space());
     assert!((20..22).all(|ino| first_byte(&s, ino, 19 * SEGMENT) == Some(5)));
 }
+
+/// It waited for the host in the middle of a round, with a lock for which a label, another change
+/// and the checkpoint behind a removed file waited, too.
+#[test]
+fn what_a_device_holds_is_not_moved_where_there_is_no_space_for_it() {
+    let thin: Vec<Thin> =
+        (0..2).map(|_| Arc::new(ThinDevice::new(MemoryDevice::new(8 << 20).unwrap(), 2048))).collect();
+    let devices: Vec<Arc<dyn Device>> = thin.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let format = FormatOptions { segment_blocks: SEGMENT as u32, mlogs: 2, ..FormatOptions::default() };
+    Store::format(&devices, &format).unwrap();
+    let s = Store::open(devices, &OpenOptions::default()).unwrap().0;
+    make_files(&s);
+    for lane in 0..2 {
+        let pages = (0..20 * SEGMENT).map(|p| (p, page(5))).collect();
+        let inodes = vec![update(20 + lane as u64, 20 * SEGMENT, pages)];
+        s.submit(Transaction { lane, durable: true, inodes, ..Transaction::default() }).unwrap();
+    }
+    // The host of the device that stays is full, and what was kept of it is used up.
+    thin[0].fill();
+    let mut byte = 0;
+    while thin[0].refused() == 0 {
+        byte += 1;
+        fsync(&s, 22, 3, byte).unwrap();
+        assert!(byte < 200, "the host is full, and all goes on");
+    }
+    let fold = || s.checkpoint(|| Ok(FoldInput { epoch: s.info().last_epoch, groups: Vec::new() })).map(drop);
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| s.remove_device(&fold));
+        until("it ends, or waits", || removal.is_finished() || s.report().devices.waiting_for_host > 0);
+        let waits = !removal.is_finished();
+        if waits {
+            thin[0].give(1000);
+        }
+        let done = removal.join().unwrap();
+        assert!(!waits, "it waits for the host with its lock");
+        assert!(matches!(&done, Err(StoreError::HostFull(why)) if why.contains("memory")), "{done:?}");
+    });
+    assert_eq!((first_byte(&s, 21, 19 * SEGMENT), s.info().devices), (Some(5), 2));
+    // Logs leave the one that goes by some batches there. Its host has to take these, no more.
+    thin[0].give(1000);
+    thin[1].fill();
+    let full = s.remove_device(&fold);
+    assert!(matches!(&full, Err(StoreError::HostFull(_)) | Ok(_)), "{full:?}");
+    thin[1].give(100);
+    if full.is_err() {
+        s.remove_device(&fold).unwrap();
+    }
+    assert_eq!((first_byte(&s, 21, 19 * SEGMENT), s.info().devices), (Some(5), 1));
+    s.audit().unwrap();
+}
