@@ -15,7 +15,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,11 @@ const _: () = assert!(CLOSING.count_bytes() < 16, "the kernel cuts longer names 
 /// The time for which a server whose mount is gone is waited for until it names itself as closing:
 /// then it is used by somebody who had it before it was taken out of the name space.
 const UNTIL_NAMED: Duration = Duration::from_secs(5);
+
+/// The time after which somebody who waits is told of what that may be for.
+pub const UNTIL_TOLD: Duration = Duration::from_secs(2);
+/// The space on the host of an image below which that is told of.
+const LITTLE: u64 = 64 << 20;
 
 /// The bytes of a report at the most; a mount may be anybody's.
 const REPORT_MAX: usize = 16 << 20;
@@ -46,16 +51,43 @@ pub fn when_closed<T, E>(
     holder: impl Fn(&E) -> Option<i32>,
 ) -> Result<T, E> {
     let since = Instant::now();
-    let mut nap = Duration::from_millis(2);
+    let (mut nap, mut told) = (Duration::from_millis(2), false);
     loop {
-        match open() {
-            Err(e) if holder(&e).is_some_and(|pid| is_closing(pid, images, since.elapsed())) => {
-                std::thread::sleep(nap);
-                nap = (nap * 2).min(Duration::from_millis(50));
-            }
-            r => return r,
+        let waited = since.elapsed();
+        let r = open();
+        let pid = r.as_ref().err().and_then(&holder).filter(|pid| is_closing(*pid, images, waited));
+        let Some(pid) = pid else { return r };
+        if waited > UNTIL_TOLD && !told {
+            told = true;
+            eprintln!("lanefs: waiting for process {pid}, which closes the volume");
+            tell_full_hosts(images);
         }
+        std::thread::sleep(nap);
+        nap = (nap * 2).min(waited.max(Duration::from_millis(50)) / 10 + Duration::from_millis(45));
     }
+}
+
+/// Tells of the images whose hosts may be waited for; returns whether there are any.
+pub fn tell_full_hosts(images: &[PathBuf]) -> bool {
+    let lines: Vec<String> = images.iter().filter_map(|i| full_host_of(i)).collect();
+    lines.iter().for_each(|line| eprintln!("lanefs: {line}"));
+    !lines.is_empty()
+}
+
+/// Returns what to tell of an image whose host has so little space that this may be what the server
+/// waits for.
+fn full_host_of(image: &Path) -> Option<String> {
+    let (meta, host) = (std::fs::metadata(image).ok()?, rustix::fs::statvfs(image).ok()?);
+    let free = host.f_bfree.saturating_mul(host.f_frsize);
+    let is_sparse = meta.is_file() && meta.blocks() * 512 < meta.len();
+    (is_sparse && free < LITTLE).then(|| {
+        format!(
+            "{}: is still being closed; the file system that holds it has only {} free, which it may be \
+             waiting for. Free some space there; what was synced is safe in any case",
+            image.display(),
+            crate::size::show(free)
+        )
+    })
 }
 
 /// Opens one of the images of a volume; waits while that is about to be closed.

@@ -1,6 +1,7 @@
 //! `lanefs umount`
 
 use crate::failure::{About, Failure, Outcome};
+use crate::mounted;
 use crate::mountinfo::{self, Mount};
 use crate::names;
 use lanefs_store::{Store, StoreError};
@@ -9,17 +10,13 @@ use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The time after which somebody who waits is told of what that may be for.
-const UNTIL_TOLD: Duration = Duration::from_secs(2);
 /// The time for which a server that has closed its images is waited for to end: it may be a program
 /// with other things to do.
 const UNTIL_ENDED: Duration = Duration::from_millis(200);
-/// The space on the host of an image below which that is told of.
-const LITTLE: u64 = 64 << 20;
 
 /// Unmount a volume, and wait until its image is closed
 ///
@@ -54,14 +51,14 @@ pub fn run(args: &Args) -> Outcome {
     let believed = mount.user.is_none_or(|user| user == rustix::process::geteuid().as_raw());
     let server = if believed { server_of(&dir) } else { None };
     let images: Vec<PathBuf> = names::images(&mount.source).iter().map(|i| names::behind(i)).collect();
-    detach(&dir, &mount, args.lazy)?;
+    let told = detach_telling(&dir, &mount, args.lazy, if believed { &images } else { &[] })?;
     if args.lazy || !believed {
         return Ok(0);
     }
     // Of a server that was gone before there is nothing to report: whoever comes here then has seen
     // calls fail.
     let closed_here = server.is_some() && !mount.read_only;
-    if let Some(kept) = wait_until_closed(server, &images, &mount) {
+    if let Some(kept) = wait_until_closed(server, &images, &mount, told) {
         eprintln!("lanefs: {}: unmounted; the volume stays open, for it is mounted {kept}", dir.display());
         return Ok(0);
     }
@@ -123,6 +120,26 @@ fn server_of(dir: &Path) -> Option<OwnedFd> {
     }
 }
 
+/// Unmounts, and tells meanwhile what that may wait for if it takes long: the kernel asks the server
+/// to write what it holds. Returns whether it was told.
+fn detach_telling(dir: &Path, mount: &Mount, lazy: bool, images: &[PathBuf]) -> Result<bool, Failure> {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        let unmount = move || done.send(detach(dir, mount, lazy));
+        if std::thread::Builder::new().spawn_scoped(s, unmount).is_err() {
+            return detach(dir, mount, lazy).map(|()| false);
+        }
+        let (result, told) = match wait.recv_timeout(mounted::UNTIL_TOLD) {
+            Ok(result) => (result, false),
+            Err(_) => {
+                let told = mounted::tell_full_hosts(images);
+                (wait.recv().unwrap_or(Ok(())), told)
+            }
+        };
+        result.map(|()| told)
+    })
+}
+
 /// Unmounts, by fusermount3 where the kernel does not allow it.
 fn detach(dir: &Path, mount: &Mount, lazy: bool) -> Result<(), Failure> {
     let mut flags = UnmountFlags::NOFOLLOW;
@@ -174,12 +191,18 @@ fn kept_at(mount: &Mount, everywhere: bool) -> Option<String> {
 
 /// Waits until the server has ended, or has let go of all images (it may be a program with other
 /// things to do). Returns where the mount is seen still, if that is why it does not.
-fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf], mount: &Mount) -> Option<String> {
+/// `told`: that these wait for their hosts has been said.
+fn wait_until_closed(
+    server: Option<OwnedFd>,
+    images: &[PathBuf],
+    mount: &Mount,
+    told: bool,
+) -> Option<String> {
     let server = server?;
     if let Some(kept) = kept_at(mount, false) {
         return Some(kept);
     }
-    let (since, mut told, mut closed) = (Instant::now(), false, None);
+    let (since, mut looked, mut closed) = (Instant::now(), false, None);
     let mut patience = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
     loop {
         let mut ended = [PollFd::new(&server, PollFlags::IN)];
@@ -195,30 +218,16 @@ fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf], mount: &Mount)
         if closed.is_none() && !images.is_empty() && images.iter().all(|i| is_free(i)) {
             closed = Some(Instant::now());
         }
-        if !told && since.elapsed() > UNTIL_TOLD {
-            told = true;
+        if !looked && since.elapsed() > mounted::UNTIL_TOLD {
+            looked = true;
             if let Some(kept) = kept_at(mount, true) {
                 return Some(kept);
             }
-            images.iter().filter_map(|i| full_host_of(i)).for_each(|line| eprintln!("lanefs: {line}"));
+            if !told {
+                mounted::tell_full_hosts(images);
+            }
         }
     }
-}
-
-/// Returns what to tell of an image whose host has so little space that this may be what the server
-/// waits for.
-fn full_host_of(image: &Path) -> Option<String> {
-    let (meta, host) = (std::fs::metadata(image).ok()?, rustix::fs::statvfs(image).ok()?);
-    let free = host.f_bfree.saturating_mul(host.f_frsize);
-    let is_sparse = meta.is_file() && meta.blocks() * 512 < meta.len();
-    (is_sparse && free < LITTLE).then(|| {
-        format!(
-            "{}: is still being closed; the file system that holds it has only {} free, which it may be \
-             waiting for. Free some space there; what was synced is safe in any case",
-            image.display(),
-            crate::size::show(free)
-        )
-    })
 }
 
 /// Returns whether nobody holds the lock of an image. What cannot be opened is not known to be

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -56,8 +56,8 @@ pub fn remove_fillers(host: &Path) {
 struct OnSmallHost {
     work: TempDir,
     server: Option<i32>,
-    /// The minor number of the mount's device, by which its connection is cut.
-    connection: u32,
+    /// The number of the mount's connection, by which that is cut.
+    connection: u64,
 }
 
 impl OnSmallHost {
@@ -90,7 +90,7 @@ impl OnSmallHost {
         });
         run.ok();
         let dir = File::open(self.path("mnt")).unwrap();
-        self.connection = libc::minor(dir.metadata().unwrap().dev());
+        self.connection = crate::transports::connection(&self.path("mnt"));
         let mut pid = 0u32;
         // SAFETY: the ioctl writes one u32 through a pointer valid for that.
         let r = unsafe { libc::ioctl(dir.as_raw_fd(), 0x8004_4c01, &raw mut pid) };
@@ -134,16 +134,22 @@ impl OnSmallHost {
         text
     }
 
+    /// The kernel's files about the mount's connection.
+    fn control(&self) -> PathBuf {
+        let all = Path::new("/sys/fs/fuse/connections");
+        let control = all.join(self.connection.to_string());
+        if !control.exists() {
+            let _ = Command::new("mount").args(["-t", "fusectl", "none"]).arg(all).output();
+        }
+        control
+    }
+
     /// Ends the server at once, and cuts the connection, so that no program waits for it.
     fn kill(&mut self) {
         let Some(pid) = self.server.take() else { return };
         // SAFETY: it only sends a signal, to the server that this test has started.
         unsafe { libc::kill(pid, libc::SIGKILL) };
-        let control = Path::new("/sys/fs/fuse/connections");
-        if !control.join(self.connection.to_string()).exists() {
-            let _ = Command::new("mount").args(["-t", "fusectl", "none"]).arg(control).output();
-        }
-        let _ = std::fs::write(control.join(format!("{}/abort", self.connection)), "1");
+        let _ = std::fs::write(self.control().join("abort"), "1");
         let _ = Command::new("umount").arg("-l").arg(self.path("mnt")).output();
         until("the server is gone", || has_ended(pid));
     }
@@ -431,4 +437,51 @@ fn an_umount_fails_when_the_host_cannot_be_read_any_more() {
     umount_when_free(m.work.path()).fails(1, &["v.lane", "cannot be read", "log"]);
     m.server = None;
     assert_eq!(mount_line(&m.path("mnt")), None);
+}
+
+/// The kernel waited for the answer to its last request as long as the server did for its host: in
+/// an unmount that nobody could end, and every sync(2) of the machine beside it.
+#[test]
+fn an_unmount_lets_the_kernel_go_while_the_server_waits_for_the_host() {
+    let mut m = OnSmallHost::new();
+    m.mount();
+    m.write_synced("before", &content(77));
+    for n in 0..24 {
+        std::fs::write(m.path(&format!("mnt/unsynced{n}")), vec![n; 1 << 20]).unwrap();
+    }
+    m.fill();
+    let writer = m.start_writing();
+    until("it waits", || m.is_waiting());
+    let (synced, _) = writer.end();
+    let connection = m.control();
+    assert!(connection.exists());
+    let told = m.path("told");
+    let mut umount = Command::new(LANEFS);
+    umount.args(["umount", "mnt"]).current_dir(m.work.path()).stderr(File::create(&told).unwrap());
+    let mut umount = umount.spawn().unwrap();
+    until("it is told", || std::fs::read_to_string(&told).unwrap().contains("still being closed"));
+    until("the kernel has let go of the mount", || !connection.exists());
+    assert!(umount.try_wait().unwrap().is_none(), "it does not wait for what is not written");
+    // Whoever wants the volume then waits for it, and says so.
+    let told_again = m.path("told again");
+    let mut again = Command::new(LANEFS);
+    again.args(["ls", "host/v.lane:/"]).current_dir(m.work.path());
+    again.stdout(Stdio::null()).stderr(File::create(&told_again).unwrap());
+    let mut again = again.spawn().unwrap();
+    let told_again = || std::fs::read_to_string(&told_again).unwrap();
+    until("it is told again", || told_again().lines().count() == 2);
+    assert!(told_again().contains("which closes the volume"), "{}", told_again());
+    again.kill().unwrap();
+    again.wait().unwrap();
+    m.remove_fillers();
+    assert!(umount.wait().unwrap().success());
+    assert_eq!(std::fs::read_to_string(&told).unwrap().lines().count(), 1);
+    m.server = None;
+    m.mount();
+    m.check(&synced);
+    assert!(std::fs::read(m.path("mnt/before")).unwrap() == content(77));
+    let whole = |n: &u8| std::fs::read(m.path(&format!("mnt/unsynced{n}"))).unwrap() == [*n; 1 << 20];
+    assert!((0..24).all(|n| whole(&n)), "what was unmounted is not whole");
+    m.umount();
+    lanefs_in(m.work.path(), &["fsck", "host/v.lane"]).ok();
 }

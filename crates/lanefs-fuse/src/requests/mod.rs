@@ -57,7 +57,12 @@ fn destroy(adaptor: &Adaptor) -> Wire<()> {
         lanefs::set_patience(patience);
         return Ok(synced?);
     }
-    adaptor.closing.close(&adaptor.volume);
+    // As long as an unmount waits here nobody can end it, nor any sync(2) on this machine. So where
+    // a host has no space that goes no longer than for an fsync; who serves the mount closes the
+    // volume behind it, and waits for the host.
+    if !adaptor.volume.waits_for_host() || adaptor.volume.sync().is_ok() {
+        adaptor.closing.close(&adaptor.volume);
+    }
     Ok(())
 }
 
