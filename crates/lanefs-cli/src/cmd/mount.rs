@@ -29,8 +29,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// readers=N (threads that read /dev/fuse at a time), spin=MICROSECONDS (for which the thread that
 /// serves a lone caller looks for its next request before it sleeps: 50, or up to 1000; 0 sleeps at
 /// once), idle=auto|poll|halt (whether idle processors look for work while calls come thick),
-/// max_write=BYTES (of one request: 4096 to 1048576), ttl=SECONDS, handles=auto|on|off (whether file
-/// handles lead to files, as an NFS server needs it; from Linux 6.16 on at the expense of overlays),
+/// max_write=BYTES (of one request: 4096 to 1048576), ttl=SECONDS, handles=auto|on|off (whether
+/// file handles lead to files, for NFS servers; from Linux 6.16 on at the expense of overlays),
 /// profile=gather|through|stateless (what the kernel asks for), nowriteback, cache_size=SIZE,
 /// commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer on small volumes),
 /// log=FILE, metrics=SOCKET (where the mount tells its figures to Prometheus), create, size=SIZE

@@ -120,8 +120,8 @@ fn server_of(dir: &Path) -> Option<OwnedFd> {
     }
 }
 
-/// Unmounts, and tells meanwhile what that may wait for if it takes long: the kernel asks the server
-/// to write what it holds. Returns whether it was told.
+/// Unmounts, and tells meanwhile what that may wait for if it takes long: the kernel asks the
+/// server to write what it holds. Returns whether it was told.
 fn detach_telling(dir: &Path, mount: &Mount, lazy: bool, images: &[PathBuf]) -> Result<bool, Failure> {
     let (done, wait) = std::sync::mpsc::channel();
     std::thread::scope(|s| {

@@ -21,10 +21,11 @@
 //!    names its blocks, which must stay for that. Hence the fold of the caller.
 //! 4. On a volume that is full all over what is free may lie in segments that go, and nothing could
 //!    be moved if all were withdrawn at once. The cleaner makes space before them meanwhile.
-//! 5. A round writes with the maintenance lock held, and a host without space would have it wait so,
-//!    with all that waits for the lock and with the checkpoints by which removed files give their
-//!    space back. So it is refused, also between two rounds, where a host has not its reserve, or
-//!    those of what stays have not, beside it, what is left to be moved and a checkpoint take.
+//! 5. A round writes with the maintenance lock held, and a host without space would have it wait
+//!    so, with all that waits for the lock and with the checkpoints by which removed files give
+//!    their space back. So it is refused, also between two rounds, where a host has not its
+//!    reserve, or those of what stays have not, beside it, what is left to be moved and a
+//!    checkpoint take.
 //! 6. If it does not succeed, all is as before: the segments come back to their pool and the space
 //!    to users, and what was moved is where it is.
 
