@@ -57,7 +57,7 @@ pub fn when_closed<T, E>(
         let r = open();
         let pid = r.as_ref().err().and_then(&holder).filter(|pid| is_closing(*pid, images, waited));
         let Some(pid) = pid else { return r };
-        if waited > UNTIL_TOLD && !told {
+        if waited > UNTIL_TOLD && !told && says_that_it_closes(pid) {
             told = true;
             eprintln!("lanefs: waiting for process {pid}, which closes the volume");
             tell_full_hosts(images);
@@ -107,9 +107,17 @@ pub fn device_when_closed(
 
 /// Returns whether a process closes the volume of these images, or is about to.
 fn is_closing(pid: i32, images: &[PathBuf], waited: Duration) -> bool {
+    // Nobody is seen who holds what a server that was killed still had a moment ago: its loop
+    // device goes behind it.
+    let is_going = || pid == 0 || serves_mounts(pid) && mount_of(images).is_none();
+    says_that_it_closes(pid) || waited < UNTIL_NAMED && is_going()
+}
+
+/// Returns whether a process has named itself as one that closes a volume.
+fn says_that_it_closes(pid: i32) -> bool {
     let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    debug_assert!(comm.len() <= 16, "the kernel cuts longer names off");
     comm.trim_ascii_end() == CLOSING.to_bytes()
-        || waited < UNTIL_NAMED && serves_mounts(pid) && mount_of(images).is_none()
 }
 
 /// Returns whether a process is one that `lanefs mount` or mount(8)'s helper has started.
