@@ -284,9 +284,11 @@ fn an_image_has_one_user_whatever_loop_devices_it_has() {
     // One device of two is mounted.
     let how = transport().option();
     lanefs_in(m.work.path(), &["mount", "-o", &how, &one.0, "mnt"]).ok();
+    m.is_mounted();
     in_use(&m, &two.0);
     assert_eq!(std::fs::read(m.path("f")).unwrap(), b"content");
     lanefs_in(m.work.path(), &["umount", "mnt"]).ok();
+    m.is_unmounted();
     lanefs_in(m.work.path(), &["fsck", &two.0]).ok();
     drop((one, two));
     assert!(is_detached(&m.image()));
@@ -305,9 +307,11 @@ fn parts_of_a_file_have_users_of_their_own() {
     }
     let how = transport().option();
     lanefs_in(m.work.path(), &["mount", "-o", &how, &one.0, "mnt"]).ok();
+    m.is_mounted();
     lanefs_in(m.work.path(), &["fsck", &two.0]).ok();
     lanefs_in(m.work.path(), &["mkfs", "--force", &across.0]).fails(1, &["in use"]);
     lanefs_in(m.work.path(), &["umount", "mnt"]).ok();
+    m.is_unmounted();
     lanefs_in(m.work.path(), &["fsck", &one.0]).ok();
     drop((one, two, across));
     assert!(is_detached(&disk));
