@@ -134,6 +134,21 @@ impl OnSmallHost {
         text
     }
 
+    /// A mount that waits for its host, with a file `before` that is synced and 24 of a mebibyte
+    /// that are not written yet, which is more than is kept for this.
+    fn waiting() -> (OnSmallHost, Writer) {
+        let mut m = OnSmallHost::new();
+        m.mount();
+        m.write_synced("before", &content(77));
+        for n in 0..24 {
+            std::fs::write(m.path(&format!("mnt/unsynced{n}")), vec![n; 1 << 20]).unwrap();
+        }
+        m.fill();
+        let writer = m.start_writing();
+        until("it waits", || m.is_waiting());
+        (m, writer)
+    }
+
     /// The kernel's files about the mount's connection.
     fn control(&self) -> PathBuf {
         let all = Path::new("/sys/fs/fuse/connections");
@@ -386,16 +401,7 @@ fn an_fsync_of_a_mount_is_told_that_the_host_is_full_and_succeeds_later() {
 /// A volume that cannot be closed says why, and can be given up.
 #[test]
 fn an_unmount_waits_and_says_so_until_it_is_given_up() {
-    let mut m = OnSmallHost::new();
-    m.mount();
-    m.write_synced("before", &content(77));
-    // More than is kept for this, and not written yet.
-    for n in 0..24 {
-        std::fs::write(m.path(&format!("mnt/unsynced{n}")), vec![n; 1 << 20]).unwrap();
-    }
-    m.fill();
-    let writer = m.start_writing();
-    until("it waits", || m.is_waiting());
+    let (mut m, writer) = OnSmallHost::waiting();
     let pid = m.server.unwrap();
     let terminate = || {
         if !has_ended(pid) {
@@ -443,15 +449,7 @@ fn an_umount_fails_when_the_host_cannot_be_read_any_more() {
 /// an unmount that nobody could end, and every sync(2) of the machine beside it.
 #[test]
 fn an_unmount_lets_the_kernel_go_while_the_server_waits_for_the_host() {
-    let mut m = OnSmallHost::new();
-    m.mount();
-    m.write_synced("before", &content(77));
-    for n in 0..24 {
-        std::fs::write(m.path(&format!("mnt/unsynced{n}")), vec![n; 1 << 20]).unwrap();
-    }
-    m.fill();
-    let writer = m.start_writing();
-    until("it waits", || m.is_waiting());
+    let (mut m, writer) = OnSmallHost::waiting();
     let (synced, _) = writer.end();
     let connection = m.control();
     assert!(connection.exists());
