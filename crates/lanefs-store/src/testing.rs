@@ -104,6 +104,9 @@ impl BlockSink for SharedLog {
     fn free(&mut self, addr: BlockAddr) {
         self.1.lock().push(addr);
     }
+    fn threads(&self) -> usize {
+        2
+    }
 }
 
 /// Returns the group that makes file `ino`, with a name in the root directory.

@@ -166,6 +166,10 @@ impl BlockSink for Sink<'_> {
         self.totals.unwritten.fetch_add(more, Ordering::Relaxed);
     }
 
+    fn threads(&self) -> usize {
+        self.log.threads()
+    }
+
     /// Writes what is queued, if it is much.
     fn flush_if_full(&mut self) -> Result<()> {
         let copies = self.log.segments.geometry.copies as usize;

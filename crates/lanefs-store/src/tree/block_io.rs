@@ -61,6 +61,10 @@ pub trait BlockSink: BlockSource {
     /// Counts so many more of the preallocated pages of all inodes on disk as being without a
     /// block.
     fn count_unwritten(&mut self, _more: i64) {}
+    /// Returns how many threads work that grows with the number of files may be done by.
+    fn threads(&self) -> usize {
+        1
+    }
     /// Writes what is queued, if it is much. Called now and then by who writes many blocks, where
     /// no lock is held.
     fn flush_if_full(&mut self) -> Result<()> {

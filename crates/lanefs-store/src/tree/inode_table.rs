@@ -23,8 +23,9 @@ use crossbeam_utils::CachePadded;
 use lanefs_format::map_node::{FANOUT_BITS, KEY_END, PENDING};
 use lanefs_format::pack::SLOTS_MAX;
 use lanefs_format::table_node::{self, ENTRIES, TableEntry};
-use lanefs_format::{BlockRef, INOS_PER_CHUNK, Ino};
+use lanefs_format::{Block, BlockRef, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
+use lanefs_sync::parallel;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -36,6 +37,10 @@ struct Leaf {
     entries: [TableEntry; ENTRIES],
     dirty: bool,
 }
+
+/// Dirty chunks that are encoded before the first of them is written, by several threads if there
+/// are so many: most of it is the first touch of their blocks' memory.
+const TOGETHER: usize = if cfg!(test) { 4 } else { 512 };
 
 type Chunk = Arc<CachePadded<Mutex<Leaf>>>;
 type Shard = CachePadded<Mutex<HashMap<u64, Chunk>>>;
@@ -382,26 +387,30 @@ impl InodeTable {
         }
         dirty.sort_unstable_by_key(|d| d.0);
         debug_assert!(dirty.is_sorted_by(|a, b| a.0 < b.0), "a chunk is in memory twice (T1)");
-        for (n, chunk) in dirty {
-            let block = {
-                let mut leaf = chunk.lock();
-                leaf.dirty = false;
-                table_node::encode(n, &leaf.entries)
-            };
-            let written = sink.write(Owner::Table { level: 0, index: n }, block).and_then(|r| {
-                // The tree does not know it: nobody would free it.
-                self.set_leaf(n, r, sink).inspect_err(|_| sink.free(r.addr))
-            });
-            debug_assert!(Arc::strong_count(&chunk) > 1, "chunk {n} was evicted while it was written (T2)");
-            match written {
-                Ok(old) if !old.is_none() => sink.free(old.addr),
-                Ok(_) => {}
-                Err(e) => {
-                    chunk.lock().dirty = true;
+        for some in dirty.chunks(TOGETHER) {
+            let mut blocks = encode_all(some, sink.threads()).into_iter();
+            for (at, (n, chunk)) in some.iter().enumerate() {
+                let Some(block) = blocks.next() else { break };
+                let written = self.write_chunk(*n, block, sink).and_then(|()| sink.flush_if_full());
+                debug_assert!(Arc::strong_count(chunk) > 1, "chunk {n} was evicted meanwhile (T2)");
+                if let Err(e) = written {
+                    // Once too often, if it was the last step that failed.
+                    some[at..].iter().for_each(|(_, c)| c.lock().dirty = true);
                     return Err(e);
                 }
             }
-            sink.flush_if_full()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the block of a chunk, and has the tree refer to it.
+    fn write_chunk(&self, n: u64, block: Box<Block>, sink: &mut dyn BlockSink) -> Result<()> {
+        debug_assert!(self.writing.is_locked(), "a chunk that two write is that of the slower one");
+        let r = sink.write(Owner::Table { level: 0, index: n }, block)?;
+        // The tree does not know it: nobody would free it.
+        let old = self.set_leaf(n, r, sink).inspect_err(|_| sink.free(r.addr))?;
+        if !old.is_none() {
+            sink.free(old.addr);
         }
         Ok(())
     }
@@ -460,6 +469,24 @@ impl InodeTable {
         let chunks: usize = self.shards.iter().map(|s| s.lock().len()).sum();
         chunks * (size_of::<Leaf>() + 64) + self.tree.lock().memory(u64::MAX)
     }
+}
+
+/// Encodes dirty chunks, which count as clean from then on: the caller makes them dirty again if
+/// their blocks are not written.
+fn encode_all(dirty: &[(u64, Chunk)], threads: usize) -> Vec<Box<Block>> {
+    debug_assert!(threads > 0, "work for nobody");
+    let encode = |(n, chunk): &(u64, Chunk)| {
+        let mut leaf = chunk.lock();
+        leaf.dirty = false;
+        table_node::encode(*n, &leaf.entries)
+    };
+    if dirty.len() < TOGETHER {
+        return dirty.iter().map(encode).collect();
+    }
+    let shares = dirty.chunks(dirty.len().div_ceil(threads)).collect();
+    let encoded =
+        parallel::map(shares, |share: &[(u64, Chunk)]| share.iter().map(encode).collect::<Vec<_>>());
+    encoded.into_iter().flatten().collect()
 }
 
 impl Default for InodeTable {
