@@ -1,9 +1,9 @@
 //! The words the layer above speaks with the store: options, transactions, images and reports.
 
+use crate::groups::Groups;
 use crate::page_image::PageImage;
 use lanefs_format::{Attrs, Block, BucketEntry, Ino};
 use std::fmt;
-use std::sync::Arc;
 
 /// Options for making a volume.
 #[derive(Clone)]
@@ -372,7 +372,7 @@ pub struct FoldInput {
     pub epoch: u64,
     /// Buffers of record groups, in any order. A checkpoint that fails forgets them: its caller has
     /// kept them, and hands them to the next.
-    pub groups: Vec<Arc<Vec<u8>>>,
+    pub groups: Vec<Groups>,
 }
 
 /// The result of a checkpoint.

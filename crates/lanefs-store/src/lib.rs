@@ -23,6 +23,7 @@ pub mod device;
 mod engine;
 pub mod error;
 pub mod fsck;
+mod groups;
 mod inodes;
 mod log;
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub use engine::plan as fold;
 pub use error::{Result, StoreError};
 pub use fsck::audit::Audit;
 pub use fsck::scrub::{ScrubCursor, ScrubDamage, ScrubStep};
+pub use groups::Groups;
 pub use log::admission::Admitted;
 pub use log::space::{Claimant, PARTS_OF_BLOCK};
 pub use page_image::PageImage;

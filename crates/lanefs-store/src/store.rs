@@ -10,6 +10,7 @@ use crate::engine::commit::{EpochWrite, EpochWritten};
 use crate::error::{Result, StoreError};
 use crate::fsck::audit::{Audit, audit};
 use crate::fsck::scrub::{Scrub, ScrubCursor, ScrubStep};
+use crate::groups::Groups;
 use crate::log::admission::Admitted;
 use crate::log::space::{Claimant, parts_of_inode};
 use crate::recovery;
@@ -525,7 +526,8 @@ impl Store {
 
     /// Gives an epoch its places, and with it a transaction, whose groups are empty: both are
     /// written by one request and made durable by one flush, which [`EpochWrite::finish`] does.
-    /// `parts` are the record groups by lane, which are copied; those of one lane in their order.
+    /// `parts` are the record groups by lane, those of one lane in their order; what fills its
+    /// buffer well is kept where it lies, the rest is copied.
     /// Epochs come in order, so the caller has a lock of its own, which it may let go of before it
     /// writes. `None` if the epoch is empty: then nothing of the transaction is begun either. It
     /// waits neither for space nor for a checkpoint. After [`StoreError::NoSpace`] nothing was
@@ -533,7 +535,7 @@ impl Store {
     pub fn begin_epoch(
         &self,
         epoch: u64,
-        parts: &[(usize, &[u8])],
+        parts: &[(usize, Groups)],
         with: Option<&mut Transaction>,
     ) -> Result<Option<EpochWrite<'_>>> {
         self.engine.begin_epoch(epoch, parts, with)

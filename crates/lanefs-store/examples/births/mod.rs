@@ -3,7 +3,6 @@
 use lanefs_format::record::{Effect, encode_group};
 use lanefs_store::*;
 use std::ops::Range;
-use std::sync::Arc;
 
 pub type AnyResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -12,7 +11,7 @@ pub fn births(store: &Store, numbers: Range<u64>) -> AnyResult<()> {
     let epoch = store.info().last_epoch + 1;
     let groups: Vec<_> = numbers.map(|ino| birth(epoch, ino)).collect();
     store.commit_epoch(epoch, vec![(0, groups.concat())])?;
-    let groups = groups.into_iter().map(Arc::new).collect();
+    let groups = groups.into_iter().map(Into::into).collect();
     store.checkpoint(|| Ok(FoldInput { epoch, groups }))?;
     Ok(())
 }

@@ -41,12 +41,11 @@ use crate::engine::Engine;
 use crate::engine::begun::Begun;
 use crate::engine::pressure::Need;
 use crate::error::{Result, StoreError};
-use crate::log::message::Pending;
-use crate::log::message::Placed;
+use crate::groups::{Groups, Share};
+use crate::log::message::{Pending, Placed};
 use lanefs_format::batch;
 use lanefs_format::record::groups_above;
 use lanefs_sync::parallel;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Bytes of groups for each inode that they make, at the least: NEW and the SET of its first name.
@@ -61,7 +60,7 @@ const SHARED: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 pub struct EpochWrite<'s> {
     begun: Begun<'s>,
     epoch: u64,
-    groups: Vec<Arc<Vec<u8>>>,
+    shares: Vec<Share>,
 }
 
 /// An epoch that is on the media, and counts when all before it are.
@@ -82,8 +81,8 @@ impl std::fmt::Debug for EpochWrite<'_> {
 impl EpochWrite<'_> {
     /// Returns its groups, as the store keeps them until they are folded: who keeps these, too,
     /// needs no copy.
-    pub fn groups(&self) -> Vec<Arc<Vec<u8>>> {
-        self.groups.clone()
+    pub fn groups(&self) -> Vec<Groups> {
+        self.shares.iter().flatten().cloned().collect()
     }
 
     /// Writes and flushes it. Returns the results of the transaction that goes with it and of the
@@ -91,10 +90,10 @@ impl EpochWrite<'_> {
     pub fn finish(self) -> (Result<()>, Result<EpochWritten>) {
         let (transaction, shares) = self.begun.finish();
         debug_assert!(
-            shares.as_ref().map_or(true, |s| s.len() == self.groups.len()),
+            shares.as_ref().map_or(true, |s| s.len() == self.shares.len()),
             "epoch {} has {} shares",
             self.epoch,
-            self.groups.len()
+            self.shares.len()
         );
         (transaction, shares.map(|shares| EpochWritten { epoch: self.epoch, shares }))
     }
@@ -103,7 +102,7 @@ impl EpochWrite<'_> {
 impl Engine {
     /// Commits an epoch: see [`crate::Store::commit_epoch`].
     pub fn commit_epoch(&self, epoch: u64, parts: Vec<(usize, Vec<u8>)>) -> Result<()> {
-        let parts: Vec<(usize, &[u8])> = parts.iter().map(|p| (p.0, &p.1[..])).collect();
+        let parts: Vec<(usize, Groups)> = parts.into_iter().map(|p| (p.0, p.1.into())).collect();
         if let Some(write) = self.begin_epoch(epoch, &parts, None)? {
             self.publish_epoch(write.finish().1?);
         }
@@ -115,18 +114,18 @@ impl Engine {
     pub fn begin_epoch(
         &self,
         epoch: u64,
-        parts: &[(usize, &[u8])],
+        parts: &[(usize, Groups)],
         with: Option<&mut Transaction>,
     ) -> Result<Option<EpochWrite<'_>>> {
         self.log.check_writable()?;
         let mlogs = self.log.mlogs.len();
         let bytes: usize = parts.iter().map(|p| p.1.len()).sum();
         let share_of = |m: usize| {
-            let its: Vec<&[u8]> = parts.iter().filter(|p| p.0 % mlogs == m).map(|p| p.1).collect();
-            let share = its.concat();
-            (self.log.mlogs[m].parts_of(&share), Arc::new(share))
+            let its = parts.iter().filter(|p| p.0 % mlogs == m).map(|p| &p.1);
+            let parts_of_blocks = its.clone().map(|g| self.log.mlogs[m].parts_of(g)).sum();
+            (parts_of_blocks, Groups::gathered(its))
         };
-        let has_groups = |share: &(u64, Arc<Vec<u8>>)| !share.1.is_empty();
+        let has_groups = |share: &(u64, Share)| !share.1.is_empty();
         let (unfolded, shares) = match bytes < SHARED {
             true => (0..mlogs).map(share_of).filter(has_groups).unzip(),
             false => {
@@ -148,7 +147,7 @@ impl Engine {
         }
         let begun = self.begin_transaction(tx, Some(&pending))?;
         debug_assert_eq!(begun.shares.len(), pending.shares.len(), "all shares have places, or none (7)");
-        Ok(Some(EpochWrite { begun, epoch, groups: pending.shares }))
+        Ok(Some(EpochWrite { begun, epoch, shares: pending.shares }))
     }
 
     /// Writes a mark into each log to which nothing was added since the last call: see

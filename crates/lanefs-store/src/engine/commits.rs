@@ -8,7 +8,7 @@ use crate::log::segment::SegmentTable;
 use crate::log::space::PARTS_OF_BLOCK;
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::Mutex;
-use std::sync::Arc;
+use smallvec::smallvec;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes up to which neighbouring epochs are written again as one.
@@ -28,7 +28,7 @@ impl Commits {
     /// neighbours that are small as one epoch, which has the number of the last and names what the
     /// first one named. Recovery takes it for all of them (9).
     pub fn ranges(&self, folded: u64) -> Vec<Pending> {
-        let size = |p: &Pending| p.shares.iter().map(|s| s.len()).sum::<usize>();
+        let size = |p: &Pending| p.shares.iter().flatten().map(|g| g.len()).sum::<usize>();
         let all = &self.pending[self.pending.partition_point(|p| p.epoch <= folded)..];
         let mut left = all;
         let mut out = Vec::new();
@@ -46,8 +46,8 @@ impl Commits {
                 // Copied once: a log may hold as many epochs as it has blocks.
                 many => {
                     let parts: Vec<&[u8]> =
-                        many.iter().flat_map(|p| p.shares.iter()).map(|s| s.as_slice()).collect();
-                    vec![Arc::new(parts.concat())]
+                        many.iter().flat_map(|p| p.shares.iter().flatten()).map(|g| &g[..]).collect();
+                    vec![smallvec![parts.concat().into()]]
                 }
             };
             debug_assert!(first.previous < last.epoch, "epoch {} names {}", last.epoch, first.previous);

@@ -212,7 +212,7 @@ impl Volume {
 }
 
 pub(super) fn fold(s: &Store, epoch: u64, groups: Vec<Vec<u8>>) {
-    let groups = groups.into_iter().map(Arc::new).collect();
+    let groups = groups.into_iter().map(Into::into).collect();
     s.checkpoint(|| Ok(FoldInput { epoch, groups })).unwrap();
 }
 

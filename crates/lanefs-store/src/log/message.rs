@@ -2,6 +2,7 @@
 //! places in an mlog, are encoded, written, and made durable by a flush.
 
 use crate::error::Result;
+use crate::groups::Share;
 use crate::log::Log;
 use crate::log::io::Write;
 use crate::log::mlog::{BatchPlace, Mlog};
@@ -10,7 +11,6 @@ use lanefs_format::superblock::MIN_SEGMENT_BLOCKS;
 use lanefs_format::{Block, BlockAddr};
 use lanefs_sync::parallel;
 use smallvec::{SmallVec, smallvec};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The most blocks of one batch; longer messages are split.
@@ -69,27 +69,34 @@ fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
 pub(crate) struct Bytes {
     own: Vec<u8>,
     /// The share of an epoch that follows, which its epoch keeps as well.
-    share: Option<Arc<Vec<u8>>>,
+    share: Share,
 }
 
 impl From<Vec<u8>> for Bytes {
     fn from(own: Vec<u8>) -> Bytes {
-        Bytes { own, share: None }
+        Bytes { own, share: Share::new() }
     }
 }
 
 impl Bytes {
     fn len(&self) -> usize {
-        self.own.len() + self.share.as_ref().map_or(0, |s| s.len())
+        self.own.len() + self.share.iter().map(|g| g.len()).sum::<usize>()
     }
 
-    /// Returns the bytes from `at` on, `n` of them, in two pieces of which one may be empty.
-    fn range(&self, at: usize, n: usize) -> [&[u8]; 2] {
+    /// Returns the bytes from `at` on, `n` of them, in pieces.
+    fn range(&self, at: usize, n: usize) -> SmallVec<[&[u8]; 4]> {
         debug_assert!(at + n <= self.len(), "bytes {at} to {} of {}", at + n, self.len());
-        let own = self.own.len();
-        let share: &[u8] = self.share.as_ref().map_or(&[], |s| s);
-        let (from, to) = (at.saturating_sub(own), (at + n).saturating_sub(own));
-        [&self.own[at.min(own)..(at + n).min(own)], &share[from..to]]
+        let mut first = 0;
+        let pieces = std::iter::once(&self.own[..]).chain(self.share.iter().map(|g| &g[..]));
+        let pieces = pieces.map(|piece| {
+            let within = |place: usize| place.saturating_sub(first).min(piece.len());
+            let wanted = within(at)..within(at + n);
+            first += piece.len();
+            &piece[wanted]
+        });
+        let pieces: SmallVec<[&[u8]; 4]> = pieces.filter(|p| !p.is_empty()).collect();
+        debug_assert_eq!(pieces.iter().map(|p| p.len()).sum::<usize>(), n, "pieces of {n} bytes");
+        pieces
     }
 }
 
@@ -120,7 +127,7 @@ pub(crate) struct Pending {
     pub epoch: u64,
     pub previous: u64,
     /// The shares' bytes; who committed the epoch has the same ones.
-    pub shares: Vec<Arc<Vec<u8>>>,
+    pub shares: Vec<Share>,
     /// For each share the parts of blocks that the inodes take which it makes
     /// ([`Mlog::parts_of`]); none where it is only written again.
     pub unfolded: Vec<u64>,
@@ -346,7 +353,7 @@ impl Log {
         let n = p.shares.len() as u32;
         let mut start = Vec::new();
         batch::put_share_head(&mut start, &self.mlogs.iter().map(Mlog::acked).collect::<Vec<_>>());
-        let bytes = p.shares.iter().map(|share| Bytes { own: start.clone(), share: Some(share.clone()) });
+        let bytes = p.shares.iter().map(|share| Bytes { own: start.clone(), share: share.clone() });
         let bytes: Vec<Bytes> = bytes.collect();
         let blocks: Vec<Vec<u32>> = bytes.iter().map(|b| self.batches_for(b.len())).collect();
         // A single share goes to the mlog of its caller, and beside its transaction: often one

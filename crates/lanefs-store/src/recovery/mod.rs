@@ -38,6 +38,7 @@ use crate::engine::maintenance::Maintenance;
 use crate::engine::plan::plan;
 use crate::engine::{Engine, Parts};
 use crate::error::{Result, StoreError};
+use crate::groups::Groups;
 use crate::log::io::Io;
 use crate::log::segment::{Geometry, SegmentTable, State};
 use crate::log::slots::{check_ages, read_slots};
@@ -145,7 +146,7 @@ impl Recovery<'_> {
             input = self.recover(m, &mut scan, report)?;
         }
         debug_assert!(input.epoch >= m.slot.folded_epoch, "epoch {} was folded before", input.epoch);
-        input.groups.extend(first.into_iter().map(Arc::new));
+        input.groups.extend(first.into_iter().map(Groups::from));
         report.epoch = report.epoch.max(m.slot.folded_epoch);
         self.engine.log.space.charge(
             0,
@@ -316,7 +317,7 @@ impl Recovery<'_> {
         for r in &records {
             report.inode_updates += u64::from(self.replay(r)?);
         }
-        Ok(FoldInput { epoch, groups: groups.into_iter().map(Arc::new).collect() })
+        Ok(FoldInput { epoch, groups: groups.into_iter().map(Groups::from).collect() })
     }
 
     /// Counts what was acknowledged and is missing, with `last` the last committed epoch: an error,
@@ -490,7 +491,7 @@ impl Recovery<'_> {
         debug_assert!(self.engine.log.read_only, "a volume that can be written is recovered by a checkpoint");
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = crate::engine::sink::Sink::new(&self.engine.log, &self.engine.totals, &mut dirty);
-        let plan = plan(input.groups.iter().map(|b| b.as_slice()), self.engine.log.threads())?;
+        let plan = plan(input.groups.iter().map(|g| &g[..]), self.engine.log.threads())?;
         self.engine.fold().fold(m, plan, &mut sink)?;
         self.engine.fold().fold_deferred(m, &mut sink)?;
         self.engine.inodes.cache.list_again(&std::mem::take(&mut m.changed)); // Who scrubs looks for them there.

@@ -147,7 +147,7 @@ pub fn group(epoch: u64, ts: u64, effects: &[Effect<'_>]) -> Vec<u8> {
 }
 
 pub fn fold(s: &Store, epoch: u64, groups: Vec<Vec<u8>>) -> CheckpointDone {
-    let groups = groups.into_iter().map(Arc::new).collect();
+    let groups = groups.into_iter().map(Into::into).collect();
     s.checkpoint(|| Ok(FoldInput { epoch, groups })).unwrap()
 }
 

@@ -262,7 +262,7 @@ impl Model {
             w.around(s, &mut || {
                 let done = s.checkpoint(|| {
                     self.commit(s)?;
-                    let groups = self.committed.iter().map(|c| c.1.clone()).collect();
+                    let groups = self.committed.iter().map(|c| c.1.clone().into()).collect();
                     Ok(FoldInput { epoch: self.epoch - 1, groups })
                 });
                 done.map(|_| ())
@@ -280,7 +280,7 @@ impl Model {
             self.committed.retain(|c| c.0 > s.folded_epoch());
             let some = &self.committed[..some.min(self.committed.len())];
             let epoch = some.last().map_or(s.folded_epoch(), |c| c.0);
-            let groups = || some.iter().map(|c| c.1.clone()).collect();
+            let groups = || some.iter().map(|c| c.1.clone().into()).collect();
             w.around(s, &mut || s.fold_committed(|| Ok(FoldInput { epoch, groups: groups() })).map(|_| ()))
         })?;
         self.committed.retain(|c| c.0 > s.folded_epoch());

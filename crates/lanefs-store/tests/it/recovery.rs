@@ -164,7 +164,7 @@ fn an_update_of_a_file_that_is_gone_does_not_come_back_in_the_next_with_its_numb
     s.checkpoint(|| {
         s.submit(tx(true, Vec::new(), vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
         let end = group(e + 1, 2, &[clr(b"old", 20), Effect::Dead { ino: Ino(20), generation: 0 }]);
-        Ok(FoldInput { epoch: e + 1, groups: vec![Arc::new(end)] })
+        Ok(FoldInput { epoch: e + 1, groups: vec![end.into()] })
     })
     .unwrap();
     let Effect::New { ino, parent, mode, uid, gid, rdev, time, target, .. } = new_file(20) else { panic!() };

@@ -1,9 +1,8 @@
 //! The epochs that are sealed, or committed and not folded: between the lanes' logs and the store.
 
 use lanefs_format::Ino;
-use lanefs_store::EpochWritten;
+use lanefs_store::{EpochWritten, Groups};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Committed groups that wait for the fold.
@@ -109,7 +108,7 @@ impl Backlog {
 pub(crate) struct Committed {
     pub epoch: u64,
     /// Encoded; the store has the same ones.
-    pub groups: Vec<Arc<Vec<u8>>>,
+    pub groups: Vec<Groups>,
     /// Blocks that were reserved for the operations behind them (`core::space`): the fold charges
     /// what it writes.
     pub promised: u64,
@@ -125,7 +124,7 @@ impl Committed {
 /// An epoch that has its places.
 pub(crate) struct InFlight {
     pub epoch: u64,
-    pub groups: Vec<Arc<Vec<u8>>>,
+    pub groups: Vec<Groups>,
     pub promised: u64,
     /// It is on the media, or there is nothing of it to be written.
     pub flushed: bool,
@@ -136,7 +135,7 @@ pub(crate) struct InFlight {
 pub(crate) struct Unfinished {
     pub epoch: u64,
     /// Encoded; absorbed, or as the lanes had them.
-    pub groups: Vec<Arc<Vec<u8>>>,
+    pub groups: Vec<Groups>,
     pub promised: u64,
 }
 

@@ -2,6 +2,7 @@
 
 use lanefs_format::record::{self, Effect, Group};
 use lanefs_format::{Ino, Version};
+use lanefs_store::Groups;
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -350,16 +351,16 @@ impl EpochBuf {
 
     /// Adds the groups of a closed buffer that were not voided to `out`, chunk by chunk; returns
     /// how many there are.
-    pub fn take_part(&self, out: &mut Vec<Arc<Vec<u8>>>) -> usize {
+    pub fn take_part(&self, out: &mut Vec<Groups>) -> usize {
         debug_assert!(self.open.is_empty(), "some groups are in no chunk yet");
         if self.voided == 0 {
-            out.extend(self.full.iter().filter(|c| !c.is_empty()).cloned());
+            out.extend(self.full.iter().filter(|c| !c.is_empty()).cloned().map(Groups::from));
             return self.groups;
         }
         for chunk in &self.full {
             let left = record::without_void(chunk);
             if !left.is_empty() {
-                out.push(Arc::new(left));
+                out.push(left.into());
             }
         }
         self.groups - self.voided

@@ -38,10 +38,9 @@ use crate::oplog::lane::note_lost;
 use crate::persist::Persist;
 use crate::persist::fold::fold_for_space;
 use crate::persist::replaced;
-use lanefs_store::{EpochWrite, EpochWritten, Result, StoreError, Transaction, fold};
+use lanefs_store::{EpochWrite, EpochWritten, Groups, Result, StoreError, Transaction, fold};
 use lanefs_sync::lock::MutexGuard;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Bytes of one part of a commit, unless the options have another number; parts are spread over the
@@ -243,7 +242,7 @@ fn seal(persist: &Persist, backlog: &mut Backlog, replaced: &ReplacedFlushed<'_>
     backlog.check_next(epoch);
     debug_assert!(epoch > persist.journal.committed(), "epoch {epoch} was committed before it ended");
     debug_assert!(taken.len() <= replaced.lanes, "a lane has two buffers of epoch {epoch}");
-    let mut groups: Vec<Arc<Vec<u8>>> = Vec::new();
+    let mut groups: Vec<Groups> = Vec::new();
     let (mut promised, mut undone, mut count) = (0, Undone::default(), 0);
     for s in &taken {
         let b = s.lock();
@@ -253,8 +252,8 @@ fn seal(persist: &Persist, backlog: &mut Backlog, replaced: &ReplacedFlushed<'_>
         undone += b.undone;
     }
     if is_worth_absorbing(undone, count) {
-        let absorbed = fold::absorb(&groups.iter().map(|c| c.as_slice()).collect::<Vec<_>>())?;
-        groups = vec![Arc::new(absorbed)];
+        let absorbed = fold::absorb(&groups.iter().map(|g| &g[..]).collect::<Vec<_>>())?;
+        groups = vec![absorbed.into()];
     }
     backlog.sealed = Some(Unfinished { epoch, groups, promised });
     backlog.last = Some(Instant::now());
@@ -354,9 +353,9 @@ pub(super) fn wait_committed(persist: &Persist, epoch: u64) -> Result<()> {
 
 /// Cuts encoded groups into parts of at least `part` bytes at group boundaries, and deals these out
 /// to the lanes. A part may come in several pieces.
-fn parts(chunks: &[Arc<Vec<u8>>], part: usize, lanes: usize) -> Vec<(usize, &[u8])> {
+fn parts(chunks: &[Groups], part: usize, lanes: usize) -> Vec<(usize, Groups)> {
     debug_assert!(part > 0 && lanes > 0, "parts of {part} bytes for {lanes} lanes");
-    let mut out: Vec<(usize, &[u8])> = Vec::new();
+    let mut out: Vec<(usize, Groups)> = Vec::new();
     let (mut number, mut size) = (0, 0);
     for chunk in chunks {
         let (mut start, mut at) = (0, 0);
@@ -365,14 +364,14 @@ fn parts(chunks: &[Arc<Vec<u8>>], part: usize, lanes: usize) -> Vec<(usize, &[u8
         for g in lanefs_format::record::groups(cut).flatten() {
             if size + at - start >= part {
                 if at > start {
-                    out.push((number % lanes, &chunk[start..at]));
+                    out.push((number % lanes, chunk.part(start..at)));
                 }
                 (start, number, size) = (at, number + 1, 0);
             }
             at += g.bytes.len();
         }
         if start < chunk.len() {
-            out.push((number % lanes, &chunk[start..]));
+            out.push((number % lanes, chunk.part(start..chunk.len())));
         }
         size += chunk.len() - start;
     }
@@ -430,7 +429,7 @@ mod tests {
         assert!(!groups.is_empty());
         for g in groups {
             // The backlog's and the store's.
-            assert_eq!((std::sync::Arc::strong_count(g), g.len()), (2, g.capacity()));
+            assert_eq!((std::sync::Arc::strong_count(g.buffer()), g.len()), (2, g.buffer().capacity()));
         }
     }
 

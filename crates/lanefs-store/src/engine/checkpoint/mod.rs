@@ -173,7 +173,7 @@ impl Checkpoints<'_> {
             let why = format!("fold of epoch {} after {folded}", input.epoch);
             return Err(StoreError::Invalid(why));
         }
-        let plan = plan(input.groups.iter().map(|b| b.as_slice()), self.log.threads())?;
+        let plan = plan(input.groups.iter().map(|g| &g[..]), self.log.threads())?;
         let mut late = kind == Seal::Before;
         let needs = Needs::default();
         if folding && m.durable > 0 && self.is_short_of_space(m, &plan, &needs) {
