@@ -28,8 +28,8 @@ pub(crate) struct Maintenance {
     /// Inodes to be written out: what was dirtied before the position, and what the fold changed.
     /// Some twice.
     pub changed: Vec<Arc<CachedInode>>,
-    /// Files that a fold has put off, the first one last (`deferred`).
-    pub deferred: Vec<DeferredInode>,
+    /// Files that a fold has put off (`deferred`).
+    pub deferred: Deferred,
     /// Packs that the cleaner wants to be elsewhere, by chunk, with what they hold. The next
     /// capture writes what is still in use of them.
     pub moving: Moving,
@@ -68,7 +68,7 @@ impl Maintenance {
             orphan_blocks: Vec::new(),
             orphans_changed: false,
             changed: Vec::new(),
-            deferred: Vec::new(),
+            deferred: Deferred::default(),
             moving: BTreeMap::new(),
             waiting: Vec::new(),
             waited: 0,
@@ -89,15 +89,60 @@ impl Maintenance {
         debug_assert!(self.slot_index < 2, "slot {} is in force", self.slot_index);
         debug_assert!(self.closing || !self.closed, "the store is closed, and was not closing");
         debug_assert!(
-            self.deferred.last().is_none_or(|b| b.names > 0),
+            self.deferred.next().is_none_or(|b| b.names > 0),
             "a file without names was put off: it would be no orphan"
         );
-        let last = self.deferred.last_chunk();
-        debug_assert!(last.is_none_or(|[a, b]| a.ino > b.ino), "what was put off is not in order");
         debug_assert!(
             self.orphan_blocks.iter().all(|r| !r.is_none()),
             "a block of the list of orphans lies nowhere"
         );
+    }
+}
+
+/// Files that a fold has put off. They lie in the lists that the threads of the fold made, for a
+/// copy would be as long as all the rest of that step.
+#[derive(Default)]
+pub(crate) struct Deferred {
+    /// In each the first one is the last, and so are the lists. None is empty.
+    lists: Vec<Vec<DeferredInode>>,
+}
+
+impl Deferred {
+    /// Puts lists before what is there. In each the first file is the last, and so are the lists.
+    pub fn push(&mut self, lists: impl Iterator<Item = Vec<DeferredInode>>) {
+        self.lists.extend(lists.filter(|l| !l.is_empty()));
+        self.check_order();
+    }
+
+    /// Takes out the lists, the first one last.
+    pub fn take_lists(&mut self) -> Vec<Vec<DeferredInode>> {
+        self.check_order();
+        std::mem::take(&mut self.lists)
+    }
+
+    pub fn len(&self) -> usize {
+        self.lists.iter().map(Vec::len).sum()
+    }
+
+    /// Returns the file that comes next.
+    pub fn next(&self) -> Option<DeferredInode> {
+        self.lists.last().and_then(|l| l.last()).copied()
+    }
+
+    /// Takes out the file that comes next.
+    pub fn pop(&mut self) -> Option<DeferredInode> {
+        let list = self.lists.last_mut()?;
+        let popped = list.pop();
+        debug_assert!(popped.is_some(), "a list of no files");
+        if list.is_empty() {
+            self.lists.pop();
+        }
+        popped
+    }
+
+    fn check_order(&self) {
+        let all = || self.lists.iter().flatten();
+        debug_assert!(all().zip(all().skip(1)).all(|(a, b)| a.ino > b.ino), "twice, or out of order");
     }
 }
 

@@ -7,7 +7,7 @@
 //! `ino` of each key (see `lanefs_format::record`), so they count every name once, however many
 //! effects were absorbed and however often a group came.
 
-use crate::engine::ordered::{Ordered, PART_MAX, PARTS_MAX, Run, number};
+use crate::engine::ordered::{BlockNumbers, Ordered, Part, Run};
 use crate::engine::sorted::{cuts, merged, pieces};
 use crate::error::{Result, StoreError};
 use lanefs_format::dir_bucket::ENTRY_HEADER;
@@ -15,6 +15,7 @@ use lanefs_format::record::{self, Effect};
 use lanefs_format::{FileKind, Ino, Version};
 use lanefs_sync::parallel;
 use lanefs_sync::prefetch;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The net change of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,35 +171,25 @@ const TYPICAL_GROUP: usize = 72;
 /// Steps that are asked for before they are looked at.
 const AHEAD: usize = 12;
 
+/// The most threads that make a plan: what each has read is merged with what the others have.
+const PIECES_MAX: usize = 16;
+
 /// Bytes of groups that are worth a thread.
 const SHARED: usize = if cfg!(test) { 1 << 7 } else { 1 << 20 };
 
-/// Bytes of groups of which it is worth counting what they hold before it is read.
-const COUNTED: usize = 1 << 20;
-
 /// Steps, or new inodes, that are worth several threads.
 const MERGED: usize = if cfg!(test) { 4 } else { 1 << 15 };
-
-/// Adds the keys and the new inodes of a group.
-fn count((keys, news): (usize, usize), g: record::Group<'_>) -> (usize, usize) {
-    g.effects().flatten().fold((keys, news), |(keys, news), e| match e {
-        Effect::Set { .. } | Effect::Clr { .. } => (keys + 1, news),
-        Effect::New { .. } => (keys, news + 1),
-        _ => (keys, news),
-    })
-}
 
 /// One SET or CLR.
 type Step<'a> = KeyChange<'a>;
 
 /// What some groups say: a part of a plan.
-#[derive(Default)]
-struct Gathered<'a> {
+struct Gathered<'n, 'a> {
     /// All but the changes, the new inodes and the parents.
     plan: Plan<'a>,
     /// In the order they came.
-    steps: Vec<Step<'a>>,
-    news: Vec<NewInode<'a>>,
+    steps: Part<'n, Step<'a>>,
+    news: Part<'n, NewInode<'a>>,
     parents: Vec<(Ino, Version, Ino)>,
     /// Where each step and each new inode is, in the order of their keys.
     places: Vec<Place>,
@@ -243,53 +234,47 @@ struct NetChanges {
 /// checked against their batch's checksum.
 pub fn plan<'a>(buffers: impl IntoIterator<Item = &'a [u8]>, threads: usize) -> Result<Plan<'a>> {
     let buffers: Vec<&[u8]> = buffers.into_iter().filter(|b| !b.is_empty()).collect();
+    let bytes = buffers.iter().map(|b| b.len()).sum::<usize>();
+    let threads = threads.clamp(1, PIECES_MAX);
+    let readers = threads.min(buffers.len()).min(bytes / SHARED).max(1);
+    let lists = Lists::default();
+    // Each takes the next buffer: a thread that gets less of a processor reads less. Relaxed: it
+    // only hands them out.
+    let next = AtomicUsize::new(0);
+    let taken = || buffers.get(next.fetch_add(1, Ordering::Relaxed)).copied();
     let parts =
-        parallel::map(shares(&buffers, threads).into_iter().enumerate().collect(), |(part, share)| {
-            gather(part, share)
-        });
+        parallel::map((0..readers).collect(), |_| gather(&lists, bytes / readers, std::iter::from_fn(taken)));
     let p = arrange(parts.into_iter().collect::<Result<_>>()?, false, threads);
     p.check_invariants();
     Ok(p)
 }
 
-/// Divides buffers among threads, about as many bytes for each.
-fn shares<'b, 'a>(buffers: &'b [&'a [u8]], threads: usize) -> Vec<&'b [&'a [u8]]> {
-    let threads = threads.clamp(1, PARTS_MAX);
-    let bytes: usize = buffers.iter().map(|b| b.len()).sum();
-    let each = bytes.div_ceil(threads).max(SHARED);
-    let mut shares = Vec::new();
-    let (mut first, mut taken) = (0, 0);
-    for (n, b) in buffers.iter().enumerate() {
-        taken += b.len();
-        if taken >= each || n + 1 == buffers.len() {
-            shares.push(&buffers[first..=n]);
-            (first, taken) = (n + 1, 0);
-        }
-    }
-    debug_assert_eq!(shares.iter().map(|s| s.len()).sum::<usize>(), buffers.len(), "each has its thread");
-    debug_assert!(shares.len() <= threads, "{} shares for {threads} threads", shares.len());
-    shares
+/// The lists that the threads of a plan make together.
+#[derive(Default)]
+struct Lists {
+    steps: BlockNumbers,
+    news: BlockNumbers,
 }
 
-/// Reads the groups of a part.
-fn gather<'a>(part: usize, buffers: &[&'a [u8]]) -> Result<Gathered<'a>> {
-    let mut g = Gathered::default();
+/// Reads groups, of about so many bytes.
+fn gather<'n, 'a>(
+    lists: &'n Lists,
+    bytes: usize,
+    buffers: impl Iterator<Item = &'a [u8]>,
+) -> Result<Gathered<'n, 'a>> {
+    let expected = bytes / TYPICAL_GROUP;
+    let mut g = Gathered {
+        plan: Plan::default(),
+        steps: Part::new(&lists.steps, expected),
+        news: Part::new(&lists.news, expected / 2),
+        parents: Vec::new(),
+        places: Vec::new(),
+        uses: Vec::new(),
+    };
     let p = &mut g.plan;
     let (steps, news) = (&mut g.steps, &mut g.news);
-    // A group with one change takes about as many bytes; capacity for all at once is cheaper than
-    // growing into new pages again and again.
-    let bytes = buffers.iter().map(|b| b.len()).sum::<usize>();
-    if bytes < COUNTED {
-        steps.reserve(bytes / TYPICAL_GROUP);
-        news.reserve(bytes / TYPICAL_GROUP / 2);
-    } else {
-        // Of many, twice what is needed would be much: they are counted before.
-        let counts = buffers.iter().flat_map(|b| record::groups(b)).flatten().fold((0, 0), count);
-        steps.reserve(counts.0);
-        news.reserve(counts.1);
-    }
     let bad = |e: record::RecordError| StoreError::Invalid(format!("a namespace record cannot be read: {e}"));
-    for group in buffers.iter().flat_map(|b| record::groups(b)) {
+    for group in buffers.flat_map(record::groups) {
         let group = group.map_err(bad)?;
         let version = group.version;
         p.groups += 1;
@@ -297,7 +282,7 @@ fn gather<'a>(part: usize, buffers: &[&'a [u8]]) -> Result<Gathered<'a>> {
         for e in group.effects() {
             match e.map_err(bad)? {
                 Effect::Set { dir, cookie, name, ino, old, kind } => {
-                    let is_new = news.last().is_some_and(|n| n.ino == ino && n.version == version);
+                    let is_new = news.last_mut().is_some_and(|n| n.ino == ino && n.version == version);
                     p.given += u64::from(!is_new);
                     steps.push(Step { dir, cookie, name, old, new: Some((ino, kind)), kind, version });
                 }
@@ -333,14 +318,14 @@ fn gather<'a>(part: usize, buffers: &[&'a [u8]]) -> Result<Gathered<'a>> {
             }
         }
     }
-    if steps.len() > PART_MAX || news.len() > PART_MAX {
+    if !lists.steps.suffice() || !lists.news.suffice() {
         return Err(StoreError::Invalid(format!("{} changes in one fold", steps.len().max(news.len()))));
     }
-    let steps = steps.iter().enumerate();
-    g.places = steps.map(|(at, s)| Place { dir: s.dir, cookie: s.cookie, step: number(part, at) }).collect();
+    g.places.reserve_exact(steps.len());
+    g.places.extend(steps.iter().map(|(step, s)| Place { dir: s.dir, cookie: s.cookie, step }));
     g.places.sort_unstable();
-    let news = news.iter().enumerate();
-    g.uses = news.map(|(at, n)| Use { ino: n.ino, generation: n.generation, at: number(part, at) }).collect();
+    g.uses.reserve_exact(news.len());
+    g.uses.extend(news.iter().map(|(at, n)| Use { ino: n.ino, generation: n.generation, at }));
     // Stable: a lane gives its numbers out in runs.
     g.uses.sort();
     p.dead.sort_unstable();
@@ -354,7 +339,7 @@ fn use_of(n: &NewInode<'_>) -> (Ino, u32) {
 
 /// Makes a plan of its parts, with so many threads if it is worth it. `as_they_came`: the changes
 /// are in the order of the last steps, not of their keys.
-fn arrange(parts: Vec<Gathered<'_>>, as_they_came: bool, threads: usize) -> Plan<'_> {
+fn arrange<'a>(parts: Vec<Gathered<'_, 'a>>, as_they_came: bool, threads: usize) -> Plan<'a> {
     debug_assert!(!as_they_came || parts.len() < 2, "steps of several parts are in no order");
     let mut p = Plan::default();
     let (mut places, mut uses, mut parents) = (Vec::new(), Vec::new(), Vec::new());
@@ -390,7 +375,7 @@ fn arrange(parts: Vec<Gathered<'_>>, as_they_came: bool, threads: usize) -> Plan
     p.dead.dedup();
     let key = |u: &Use| (u.ino, u.generation);
     let shares = pieces(&uses, &cuts_of(&uses, threads, key), key);
-    let kept = parallel::map(shares, |s| live_uses(&merged(&s, |u| *u), &p.dead));
+    let kept = parallel::map(shares, |s| live_uses(&merged(&s, |u| *u), &p.news, &p.dead));
     p.news.arrange(kept.concat());
     keep_last_rights(&mut p);
     parents.sort_unstable();
@@ -402,7 +387,7 @@ fn arrange(parts: Vec<Gathered<'_>>, as_they_came: bool, threads: usize) -> Plan
 /// Returns where lists are cut for so many threads, if they are worth several.
 fn cuts_of<T, K: Ord + Copy>(lists: &[Vec<T>], threads: usize, key: impl Fn(&T) -> K) -> Vec<K> {
     let lens: Vec<usize> = lists.iter().map(Vec::len).collect();
-    let threads = if lens.iter().sum::<usize>() < MERGED { 1 } else { threads.clamp(1, PARTS_MAX) };
+    let threads = if lens.iter().sum::<usize>() < MERGED { 1 } else { threads.clamp(1, PIECES_MAX) };
     cuts(&lens, |list, at| key(&lists[list][at]), threads)
 }
 
@@ -420,12 +405,17 @@ fn ends_of_dirs(net: &[Vec<Net>]) -> Vec<usize> {
     ends
 }
 
-/// Returns where the inodes are that are made and not dead, each once.
-fn live_uses(uses: &[Use], dead: &[(Ino, u32)]) -> Vec<u32> {
+/// Returns where the inodes are that are made and not dead, each once: where it was made first, for
+/// whoever reads a group first gives it the lower number.
+fn live_uses(uses: &[Use], news: &Ordered<NewInode<'_>>, dead: &[(Ino, u32)]) -> Vec<u32> {
     debug_assert!(uses.is_sorted() && dead.is_sorted(), "what is made, or dead, is out of order");
     let first = uses.first().map_or(0, |u| dead.partition_point(|d| *d < (u.ino, u.generation)));
     let mut dead = dead[first..].iter().peekable();
-    let uses = uses.chunk_by(|a, b| (a.ino, a.generation) == (b.ino, b.generation)).map(|u| &u[0]);
+    let uses = uses.chunk_by(|a, b| (a.ino, a.generation) == (b.ino, b.generation));
+    let uses = uses.filter_map(|same| match same {
+        [one] => Some(one),
+        several => several.iter().min_by_key(|u| news.item(u.at).version),
+    });
     let live = uses.filter(|u| {
         while dead.next_if(|d| **d < (u.ino, u.generation)).is_some() {}
         dead.peek().is_none_or(|d| **d != (u.ino, u.generation))
@@ -512,7 +502,9 @@ fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
 /// may have logged a part of the epoch, which only the commit of the whole undoes.
 pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
     // That order is about the one of their versions.
-    let p = arrange(vec![gather(0, buffers)?], true, 1);
+    let lists = Lists::default();
+    let bytes = buffers.iter().map(|b| b.len()).sum();
+    let p = arrange(vec![gather(&lists, bytes, buffers.iter().copied())?], true, 1);
     let mut effects: Vec<(Version, Effect<'_>)> = Vec::with_capacity(p.changes.len() + p.news.len());
     let mut first = Version { epoch: u64::MAX, ..Default::default() };
     if let Some(g) = buffers.iter().flat_map(|b| record::groups(b)).next() {

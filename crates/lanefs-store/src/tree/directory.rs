@@ -7,7 +7,9 @@
 //!      and lets that write what is queued: memory holds two buckets and the sink's queue, however
 //!      large the directory is;
 //!  B3  the buckets' blocks are written first, then the map changes in one step under the lock:
-//!      whoever looks up meanwhile sees each bucket before or after, and B1 always.
+//!      whoever looks up meanwhile sees each bucket before or after, and B1 always;
+//!  B4  several threads may fold changes of one directory, each those below other prefixes of one
+//!      depth: no bucket covers two of these ([`split`]), and no thread merges beyond its own.
 //!
 //! The map changes of a fold are no part of an inode's delta: only a checkpoint makes them durable.
 
@@ -178,17 +180,57 @@ struct Work {
     replaces: Vec<u64>,
 }
 
-/// Folds `changes` into a directory; `on` hears what each did. Afterwards the inode has to be
-/// written out.
+/// Splits the buckets of a directory that are less deep than `depth`: those at this depth may then
+/// be folded beside each other (B4). Afterwards the inode has to be written out.
+pub fn split<C: StateLock>(cell: &C, sink: &mut dyn BlockSink, depth: u8) -> Result<()> {
+    let mut none = |_| debug_assert!(false, "no entry changes");
+    let mut fold = Fold::new(cell, sink, std::iter::empty(), depth, &mut none);
+    let mut next = 0;
+    while next <= COOKIE_MAX {
+        let (id, at) = ask(cell, &*fold.sink, |s| locate(s, next))?;
+        debug_assert!(id.low() <= next && next <= id.high(), "{id:?} does not cover {next:#x}");
+        if id.depth < depth {
+            let bytes = read_entries(fold.dir, id, at, &*fold.sink)?;
+            fold.store(Work { id, bytes, replaces: vec![id.page()] })?;
+            fold.sink.flush_if_full()?;
+        }
+        next = BucketId::of(next, id.depth.min(depth)).high() + 1;
+    }
+    Ok(())
+}
+
+/// Merges what little is left in buckets at `depth` or above, where changes were folded into each
+/// of these alone.
+pub fn join<C: StateLock>(cell: &C, sink: &mut dyn BlockSink, depth: u8) -> Result<()> {
+    let mut none = |_| debug_assert!(false, "no entry changes");
+    let mut fold = Fold::new(cell, sink, std::iter::empty(), 0, &mut none);
+    let mut next = 0;
+    while next <= COOKIE_MAX {
+        let (id, at) = ask(cell, &*fold.sink, |s| locate(s, next))?;
+        debug_assert!(id.low() <= next && next <= id.high(), "{id:?} does not cover {next:#x}");
+        if (1..=depth).contains(&id.depth) && read_entries(fold.dir, id, at, &*fold.sink)?.len() < MERGE_BELOW
+        {
+            fold.bucket(next)?;
+            fold.sink.flush_if_full()?;
+        }
+        next = BucketId::of(next, id.depth.min(depth)).high() + 1;
+    }
+    Ok(())
+}
+
+/// Folds `changes` into a directory; `on` hears what each did. Of the buckets that are `floor` deep
+/// no two are merged: others may be folded meanwhile (B4). Afterwards the inode has to be written
+/// out.
 pub fn fold_dir<'a, C: StateLock>(
     cell: &C,
     sink: &mut dyn BlockSink,
     changes: impl Iterator<Item = Change<'a>> + Clone,
+    floor: u8,
     on: &mut dyn FnMut(Folded),
 ) -> Result<()> {
     debug_assert!(changes.clone().is_sorted_by_key(|c| c.cookie), "changes come by ascending cookie");
-    let dir = cell.with(|s| s.ino());
-    let mut fold = Fold { cell, dir, sink, changes: changes.peekable(), on, entries: 0, subdirs: 0 };
+    let mut fold = Fold::new(cell, sink, changes, floor, on);
+    let dir = fold.dir;
     let mut expected = 0;
     while let Some(first) = fold.changes.peek() {
         let cookie = first.cookie;
@@ -214,13 +256,27 @@ struct Fold<'a, 'b, C, I: Iterator<Item = Change<'a>> + Clone> {
     dir: Ino,
     sink: &'b mut dyn BlockSink,
     changes: Peekable<I>,
+    /// No bucket is made that is less deep.
+    floor: u8,
     on: &'b mut dyn FnMut(Folded),
     /// Changes of the directory's counts since the last step.
     entries: i64,
     subdirs: i64,
 }
 
-impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I> {
+impl<'a, 'b, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, 'b, C, I> {
+    fn new(
+        cell: &'b C,
+        sink: &'b mut dyn BlockSink,
+        changes: I,
+        floor: u8,
+        on: &'b mut dyn FnMut(Folded),
+    ) -> Self {
+        debug_assert!(floor <= DEPTH_MAX, "buckets {floor} deep");
+        let dir = cell.with(|s| s.ino());
+        Fold { cell, dir, sink, changes: changes.peekable(), floor, on, entries: 0, subdirs: 0 }
+    }
+
     /// Asks for the next buckets together, as far as their places are known; returns the cookie
     /// behind them.
     fn expect(&self) -> u64 {
@@ -250,7 +306,8 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
         let bytes = self.merge(&old, id)?;
         let mut work = Work { id, bytes, replaces: vec![id.page()] };
         let mut aside = None;
-        while work.id.depth > 0 && work.bytes.len() < MERGE_BELOW {
+        debug_assert!(id.depth >= self.floor, "{id:?} covers what others fold (B4)");
+        while work.id.depth > self.floor && work.bytes.len() < MERGE_BELOW {
             let sibling = work.id.sibling();
             let at = ask(self.cell, &*self.sink, |s| Ok(s.lookup(sibling.page()).map(block_of)))?;
             let Some(r) = at else { break }; // it is split further
@@ -358,7 +415,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
 
     /// Writes a bucket, split as often as need be, and puts it into the map (B3).
     fn store(&mut self, work: Work) -> Result<()> {
-        let inline = (work.id == BucketId::ROOT && work.bytes.len() <= INLINE_ROOM)
+        let inline = (work.id == BucketId::ROOT && self.floor == 0 && work.bytes.len() <= INLINE_ROOM)
             .then(|| if work.bytes.is_empty() { Vec::new() } else { dir_bucket::body(&work.bytes) });
         let mut placed: Vec<(BucketId, BlockRef)> = Vec::new();
         if inline.is_none() {
@@ -418,7 +475,9 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
         bytes: &[u8],
         placed: &mut Vec<(BucketId, BlockRef)>,
     ) -> Result<()> {
-        if let Some(block) = dir_bucket::encode(self.dir, id, bytes) {
+        if id.depth >= self.floor
+            && let Some(block) = dir_bucket::encode(self.dir, id, bytes)
+        {
             let owner = Owner::Bucket { ino: self.dir, page: id.page() };
             placed.push((id, self.sink.write(owner, block)?));
             return Ok(());
@@ -500,6 +559,18 @@ mod tests {
         edits: &BTreeMap<Vec<u8>, Option<(Ino, FileKind)>>,
         hash: impl Fn(&[u8]) -> u64,
     ) {
+        apply_in_parts(cell, log, model, edits, hash, 0);
+    }
+
+    /// The changes of each bucket at `depth` are folded for themselves.
+    fn apply_in_parts(
+        cell: &RefCell<InodeState>,
+        log: &mut MemLog,
+        model: &mut Names,
+        edits: &BTreeMap<Vec<u8>, Option<(Ino, FileKind)>>,
+        hash: impl Fn(&[u8]) -> u64,
+        depth: u8,
+    ) {
         let mut changes: Vec<Change<'_>> = edits
             .iter()
             .map(|(name, to)| {
@@ -510,7 +581,12 @@ mod tests {
             .collect();
         changes.sort_by_key(|c| c.cookie);
         let mut told: Vec<Folded> = Vec::new();
-        fold_dir(cell, log, changes.iter().copied(), &mut |f| told.push(f)).unwrap();
+        split(cell, log, depth).unwrap();
+        let prefix = |c: &Change<'_>| BucketId::of(c.cookie, depth).prefix;
+        for part in changes.chunk_by(|a, b| prefix(a) == prefix(b)) {
+            fold_dir(cell, log, part.iter().copied(), depth, &mut |f| told.push(f)).unwrap();
+        }
+        join(cell, log, depth).unwrap();
         let mut want: Vec<Folded> = Vec::new();
         for (name, to) in edits {
             let old = model.remove(name);
@@ -591,6 +667,7 @@ mod tests {
         fn folds_like_a_map(
             rounds in prop::collection::vec(edits(), 1..8),
             skew in 0..3u32,
+            parts in 0..4u8,
         ) {
             let mut log = MemLog::default();
             let mut cell = new_dir();
@@ -601,14 +678,14 @@ mod tests {
                 1 => hash(n) & !0xffff,
                 _ => hash(n) >> 30 & !7,
             };
-            for edits in &rounds {
-                apply(&cell, &mut log, &mut model, edits, h);
+            for (round, edits) in rounds.iter().enumerate() {
+                apply_in_parts(&cell, &mut log, &mut model, edits, h, (round as u8 + parts) % 4);
                 check(&cell, &log, &model);
                 cell = reload(&cell, &mut log);
                 check(&cell, &log, &model);
             }
             let all: BTreeMap<_, _> = model.keys().map(|k| (k.clone(), None)).collect();
-            apply(&cell, &mut log, &mut model, &all, h);
+            apply_in_parts(&cell, &mut log, &mut model, &all, h, parts);
             check(&cell, &log, &model);
             let cell = reload(&cell, &mut log);
             assert_eq!(cell.borrow().mapped_pages(), 0);
@@ -678,23 +755,23 @@ mod tests {
         let mut changes = [set(b"a", 20), set(b"b", 21), set(b"c", 0)];
         changes.sort_by_key(|c| c.cookie);
         let mut told = 0;
-        fold_dir(&cell, &mut log, changes.iter().copied(), &mut |_| told += 1).unwrap();
+        fold_dir(&cell, &mut log, changes.iter().copied(), 0, &mut |_| told += 1).unwrap();
         assert_eq!(told, 2);
-        fold_dir(&cell, &mut log, changes.iter().copied(), &mut |_| told += 1).unwrap();
+        fold_dir(&cell, &mut log, changes.iter().copied(), 0, &mut |_| told += 1).unwrap();
         assert_eq!(told, 2);
         // The same cookie for two names at once: both are kept, in one bucket.
         let clash = [Change { name: b"z", ..set(b"a", 22) }];
-        fold_dir(&cell, &mut log, clash.iter().copied(), &mut |_| told += 1).unwrap();
+        fold_dir(&cell, &mut log, clash.iter().copied(), 0, &mut |_| told += 1).unwrap();
         assert_eq!((told, cell.borrow().dir().entries), (3, 3));
         let swap = [Change { ino: Ino::NONE, ..clash[0] }, Change { name: b"y", ..clash[0] }];
-        fold_dir(&cell, &mut log, swap.iter().copied(), &mut |_| told += 1).unwrap();
+        fold_dir(&cell, &mut log, swap.iter().copied(), 0, &mut |_| told += 1).unwrap();
         let b = load_bucket(&cell, &log, 0).unwrap();
         let mut names: Vec<_> = b.entries.iter().map(|e| e.name.to_vec()).collect();
         names.sort();
         assert_eq!(names, [b"a".to_vec(), b"b".to_vec(), b"y".to_vec()]);
         assert!(load_bucket(&cell, &log, COOKIE_MAX + 1).is_err());
         assert!(
-            fold_dir(&cell, &mut log, [Change { cookie: 1 << 63, ..clash[0] }].into_iter(), &mut |_| ())
+            fold_dir(&cell, &mut log, [Change { cookie: 1 << 63, ..clash[0] }].into_iter(), 0, &mut |_| ())
                 .is_err()
         );
     }

@@ -37,6 +37,16 @@ struct Share {
     changed: Vec<Arc<CachedInode>>,
 }
 
+impl Share {
+    fn first_chunk(&self) -> Option<u64> {
+        self.deferred.last().map(|b| b.ino.chunk())
+    }
+
+    fn last_chunk(&self) -> Option<u64> {
+        self.deferred.first().map(|b| b.ino.chunk())
+    }
+}
+
 /// Writes out inodes, those that a fold put off among them.
 pub(crate) struct Capture<'a> {
     pub log: &'a Log,
@@ -81,7 +91,7 @@ impl Capture<'_> {
             packs.finish(&mut m.moving, sink)?;
             sink.flush_if_full()?;
         }
-        debug_assert!(m.deferred.is_empty(), "files that were put off are not written");
+        debug_assert!(m.deferred.next().is_none(), "files that were put off are not written");
         Ok(())
     }
 
@@ -101,21 +111,25 @@ impl Capture<'_> {
     /// What has to be made in memory stays on the list, and what an error keeps from being written.
     fn capture_together(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
         let all = m.deferred.len();
-        let each = all.div_ceil(self.log.threads());
-        let mut shares = Vec::new();
-        while let Some(at) = m.deferred.len().checked_sub(1) {
-            let mut from = at.saturating_sub(each - 1);
-            let chunk = m.deferred[from].ino.chunk();
-            while from > 0 && m.deferred[from - 1].ino.chunk() == chunk {
-                from -= 1;
+        let mut shares: Vec<Share> = Vec::new();
+        for mut deferred in m.deferred.take_lists().into_iter().rev() {
+            // What an error left is not cut where chunks begin.
+            let first = deferred.last().map(|b| b.ino.chunk());
+            if let Some(mut before) = shares.pop_if(|s| s.last_chunk() == first) {
+                deferred.append(&mut before.deferred);
+                m.moving.append(&mut before.moving);
             }
-            let behind = m.moving.split_off(&(chunk + 1));
+            let Some(last) = deferred.first() else { continue };
+            let behind = m.moving.split_off(&(last.ino.chunk() + 1));
             let moving = std::mem::replace(&mut m.moving, behind);
-            let deferred = m.deferred.split_off(from);
             shares.push(Share { deferred, moving, ..Share::default() });
         }
+        debug_assert!(
+            shares.is_sorted_by(|a, b| a.last_chunk() < b.first_chunk()),
+            "two threads have inodes of one chunk"
+        );
         let beside = &*sink;
-        let parts = parallel::map(shares, |mut share| {
+        let parts = parallel::map_with(self.log.threads(), shares, |mut share| {
             let mut dirty = BTreeSet::new();
             let r = self.capture_share(&mut share, fold, &mut beside.beside(&mut dirty));
             (r, share, dirty)
@@ -126,11 +140,10 @@ impl Capture<'_> {
             sink.take_leaves(dirty);
             m.moving.append(&mut share.moving);
             m.changed.append(&mut share.changed);
-            m.deferred.append(&mut share.deferred);
-            m.deferred.extend(share.left.drain(..).rev());
+            share.left.reverse();
+            m.deferred.push([share.deferred, share.left].into_iter());
             result = result.and(r);
         }
-        debug_assert!(m.deferred.is_sorted_by(|a, b| a.ino > b.ino), "what is left is out of order");
         debug_assert!(m.deferred.len() <= all, "a file that was not put off is on the list");
         result
     }
@@ -161,7 +174,7 @@ impl Capture<'_> {
 
     fn capture_put_off(&self, m: &mut Maintenance, packs: &mut Packs<'_>, sink: &mut Sink<'_>) -> Result<()> {
         for n in 0.. {
-            let Some(b) = m.deferred.last().copied() else { break };
+            let Some(b) = m.deferred.next() else { break };
             let left = m.deferred.len();
             if self.inodes.packed {
                 packs.begin(b.ino.chunk(), &mut m.moving, sink)?;
@@ -178,7 +191,6 @@ impl Capture<'_> {
             }
         }
         packs.finish(&mut m.moving, sink)?;
-        m.deferred = Vec::new();
         sink.flush_if_full()
     }
 

@@ -71,7 +71,7 @@ impl Checkpoints<'_> {
     fn blocks_of(&self, plan: &Plan<'_>) -> u64 {
         let threads = if plan.changes.len() + plan.news.len() < SHARED { 1 } else { self.log.threads() };
         let dirs: Vec<_> = plan.by_dir().collect();
-        let shares = shares(&dirs, plan.changes.len().div_ceil(threads));
+        let shares = shares(&dirs, |d| d.len(), plan.changes.len().div_ceil(threads));
         let changes = parallel::map(shares, |dirs| {
             let names: u64 = dirs.iter().map(|changes| self.blocks_of_names(*changes)).sum();
             let (parts, chunks) = self.needs_of_named(plan, dirs);

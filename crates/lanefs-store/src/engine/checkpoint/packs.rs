@@ -294,7 +294,7 @@ mod tests {
             let made: Vec<u8> = (1024..1034).flat_map(|ino| file(5, ino)).collect();
             e.fold().fold(&mut m, plan([&made[..]], 1).unwrap(), &mut sink).unwrap();
             let mut packs = Packs::new(&e.inodes, 5);
-            while let Some(b) = m.deferred.last().copied() {
+            while let Some(b) = m.deferred.next() {
                 packs.begin(b.ino.chunk(), &mut m.moving, &mut sink).unwrap();
                 assert!(packs.put_bare(&b, &mut sink).unwrap());
                 m.deferred.pop();

@@ -31,8 +31,10 @@ use crate::log::Log;
 use crate::tree::block_io::{BlockSink, Owner};
 use crate::tree::directory::{self, Change};
 use crate::tree::inode_state::padded;
+use lanefs_format::dir_bucket::BucketId;
 use lanefs_format::xattrs;
-use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
+use lanefs_format::{Attrs, INLINE_MAX, INOS_PER_CHUNK, Ino, ROOT_INO, XATTR_BLOB_MAX};
+use lanefs_sync::lock::Mutex;
 use lanefs_sync::parallel;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -45,6 +47,11 @@ use std::sync::atomic::Ordering;
 pub(super) const TOGETHER: usize = 256;
 /// Changes of names, or of link counts, that are worth several threads.
 pub(crate) const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
+
+/// Changes of a directory that are worth a thread.
+const PART: usize = if cfg!(test) { 64 } else { 1 << 13 };
+/// Pieces of work for each of several threads: one that gets less of a processor does fewer.
+const PIECES: usize = 4;
 
 /// Applies folds to the inodes in memory.
 #[derive(Clone, Copy)]
@@ -59,7 +66,10 @@ impl Fold<'_> {
     /// counted: it is sticky, and the volume is that of the last slot and the log.
     pub(crate) fn fold(&self, m: &mut Maintenance, plan: Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
         self.fold_deferred(m, sink)?;
-        debug_assert!(m.deferred.is_empty(), "an earlier fold's files are not made, and may be changed now");
+        debug_assert!(
+            m.deferred.next().is_none(),
+            "an earlier fold's files are not made, and may be changed now"
+        );
         self.apply_plan(m, plan, sink).inspect_err(|e| self.log.io.fail(e))
     }
 
@@ -156,25 +166,24 @@ impl Fold<'_> {
     ) -> (Vec<usize>, Vec<(Ino, i64)>) {
         let lens: Vec<usize> = links.iter().map(Vec::len).collect();
         let threads = self.threads_for(lens.iter().sum::<usize>() + plan.news.len());
-        let cuts = sorted::cuts(&lens, |list, at| links[list][at].0, threads);
+        // Who writes them has whole chunks.
+        let first_of_chunk = |list: usize, at: usize| Ino(links[list][at].0.chunk() * INOS_PER_CHUNK);
+        let pieces = if threads > 1 { PIECES * threads } else { 1 };
+        let cuts = sorted::cuts(&lens, first_of_chunk, pieces);
         let is_before = |at: usize, cut: &Ino| plan.news.get(at).is_some_and(|b| b.ino < *cut);
         let news = sorted::ranges(plan.news.len(), &cuts, is_before);
         let shares: Vec<_> = sorted::pieces(links, &cuts, |l| l.0).into_iter().zip(news).collect();
-        let parts = parallel::map(shares, |(links, news)| {
+        let mut parts = parallel::map_with(threads, shares, |(links, news)| {
             PutOff::of(plan, others, news, sums(&sorted::merged(&links, |l| l.0)))
         });
         let (mut made, mut left) = (Vec::new(), Vec::new());
-        // The list is taken from its end.
-        m.deferred.reserve_exact(parts.iter().map(|p| p.deferred.len()).sum());
-        parts.iter().rev().for_each(|p| m.deferred.extend(p.deferred.iter().rev()));
+        let before = m.deferred.len();
+        debug_assert_eq!(before, 0, "files that an earlier fold put off come first");
+        m.deferred.push(parts.iter_mut().rev().map(|p| std::mem::take(&mut p.deferred)));
         for mut part in parts {
             made.append(&mut part.made);
             left.append(&mut part.links);
         }
-        debug_assert!(
-            m.deferred.is_sorted_by(|a, b| a.ino > b.ino),
-            "a file is put off twice, or out of order"
-        );
         debug_assert_eq!(
             m.deferred.len() + made.len() + others.len(),
             plan.news.len(),
@@ -267,51 +276,92 @@ impl Fold<'_> {
         plan: &Plan<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<Vec<Vec<(Ino, i64)>>> {
-        let dirs: Vec<_> = plan.by_dir().collect();
         let threads = self.threads_for(plan.changes.len());
-        let shares = shares(&dirs, plan.changes.len().div_ceil(threads));
-        if let [all] = shares[..] {
-            return Ok(vec![self.fold_dirs(&mut m.changed, all, sink)?]);
+        let mut parts = Vec::new();
+        for changes in plan.by_dir() {
+            self.cut_dir(changes, threads, sink, &mut parts)?;
         }
+        let pieces = if threads > 1 { PIECES * threads } else { 1 };
+        let shares = shares(&parts, |p| p.changes.len(), plan.changes.len().div_ceil(pieces));
         let beside = &*sink;
-        let parts = parallel::map(shares, |share| {
+        // Each thread goes on with a list of its own.
+        let lists = Mutex::new(Vec::new());
+        let done = parallel::map_with(threads, shares, |share| {
             let (mut changed, mut dirty) = (Vec::new(), BTreeSet::new());
-            let links = self.fold_dirs(&mut changed, share, &mut beside.beside(&mut dirty));
-            (links, changed, dirty)
+            let mut links = lists.lock().pop().unwrap_or_default();
+            let r = self.fold_dirs(&mut changed, share, &mut beside.beside(&mut dirty), &mut links);
+            lists.lock().push(links);
+            (r, changed, dirty)
         });
-        let mut all = Ok(Vec::new());
-        debug_assert!(parts.len() <= threads + 1, "{} threads were to be {threads}", parts.len());
-        for (links, mut changed, dirty) in parts {
+        let mut all = Ok(());
+        for (r, mut changed, dirty) in done {
             m.changed.append(&mut changed);
             sink.take_leaves(dirty);
-            match (&mut all, links) {
-                (Ok(all), Ok(links)) => all.push(links),
-                (Ok(_), Err(e)) => all = Err(e),
-                (Err(_), _) => {}
+            all = all.and(r);
+        }
+        all?;
+        for (at, part) in parts.iter().enumerate().filter(|p| p.1.floor > 0) {
+            let next = parts.get(at + 1);
+            if next.is_none_or(|p| p.dir() != part.dir())
+                && let Some(inode) = self.folded_inode(part.dir())?
+            {
+                directory::join(&*inode, sink, part.floor)?;
             }
         }
-        all
+        let lists = lists.into_inner();
+        debug_assert!(lists.len() <= threads, "{} threads were to be {threads}", lists.len());
+        Ok(parallel::map(lists, |mut links: Vec<(Ino, i64)>| {
+            links.sort_unstable_by_key(|l| l.0);
+            links
+        }))
+    }
+
+    /// Appends the changes of a directory to `parts`: those of one with many in several.
+    fn cut_dir<'p, 'a>(
+        &self,
+        changes: Run<'p, KeyChange<'a>>,
+        threads: usize,
+        sink: &mut Sink<'_>,
+        parts: &mut Vec<DirPart<'p, 'a>>,
+    ) -> Result<()> {
+        let pieces = if threads > 1 { (PIECES * threads).min(changes.len() / PART) } else { 1 };
+        let floor = pieces.max(1).ilog2() as u8;
+        let Some(dir) = changes.first().map(|c| c.dir).filter(|_| floor > 0) else {
+            parts.push(DirPart { changes, floor: 0 });
+            return Ok(());
+        };
+        let Some(inode) = self.folded_inode(dir)?.filter(|i| i.lock().state.is_dir()) else {
+            parts.push(DirPart { changes, floor: 0 });
+            return Ok(());
+        };
+        directory::split(&*inode, sink, floor)?;
+        let cuts: Vec<u64> = (1..1 << floor).map(|prefix| BucketId { depth: floor, prefix }.low()).collect();
+        let is_before = |at: usize, cut: &u64| changes.get(at).is_some_and(|c| c.cookie < *cut);
+        let ranges = sorted::ranges(changes.len(), &cuts, is_before);
+        let ranges = ranges.into_iter().filter(|r| !r.is_empty());
+        parts.extend(ranges.map(|r| DirPart { changes: changes.range(r), floor }));
+        Ok(())
     }
 
     fn fold_dirs(
         &self,
         changed: &mut Vec<Arc<CachedInode>>,
-        dirs: &[Run<'_, KeyChange<'_>>],
+        dirs: &[DirPart<'_, '_>],
         sink: &mut Sink<'_>,
-    ) -> Result<Vec<(Ino, i64)>> {
-        let mut links = Vec::new();
-        for changes in dirs {
-            self.fold_entries(changed, *changes, sink, &mut links)?;
+        links: &mut Vec<(Ino, i64)>,
+    ) -> Result<()> {
+        debug_assert!(!dirs.is_empty(), "a share of nothing");
+        for part in dirs {
+            self.fold_entries(changed, part, sink, links)?;
             sink.flush_if_full()?;
         }
-        links.sort_unstable_by_key(|l| l.0);
-        Ok(links)
+        Ok(())
     }
 
     fn fold_entries(
         &self,
         changed: &mut Vec<Arc<CachedInode>>,
-        changes: Run<'_, KeyChange<'_>>,
+        &DirPart { changes, floor }: &DirPart<'_, '_>,
         sink: &mut Sink<'_>,
         links: &mut Vec<(Ino, i64)>,
     ) -> Result<()> {
@@ -329,7 +379,7 @@ impl Fold<'_> {
             links.extend(f.old.map(|o| (o.0, -1)));
             links.extend(f.new.map(|n| (n.0, 1)));
         };
-        let r = directory::fold_dir(&*inode, sink, changes, &mut on);
+        let r = directory::fold_dir(&*inode, sink, changes, floor, &mut on);
         changed.push(inode);
         r
     }
@@ -425,15 +475,29 @@ impl Fold<'_> {
     }
 }
 
-/// Divides directories among threads, about `each` changes for one. There is one share at least.
-pub(crate) fn shares<'b, 'p, 'a>(
-    dirs: &'b [Run<'p, KeyChange<'a>>],
-    each: usize,
-) -> Vec<&'b [Run<'p, KeyChange<'a>>]> {
+/// Changes of a directory, or of some of its buckets.
+struct DirPart<'p, 'a> {
+    changes: Run<'p, KeyChange<'a>>,
+    /// The depth of the bucket whose changes these are; 0 if they are all of the directory.
+    floor: u8,
+}
+
+impl DirPart<'_, '_> {
+    fn dir(&self) -> Ino {
+        self.changes.first().map_or(Ino::NONE, |c| c.dir)
+    }
+}
+
+/// Divides directories, or parts of them, among threads, about `each` changes for one: `number` is
+/// how many one has. There is one share at least, unless there is no directory.
+pub(crate) fn shares<T>(dirs: &[T], number: impl Fn(&T) -> usize, each: usize) -> Vec<&[T]> {
     let mut shares = Vec::new();
+    if dirs.is_empty() {
+        return shares;
+    }
     let (mut first, mut taken) = (0, 0);
-    for (n, changes) in dirs.iter().enumerate() {
-        taken += changes.len();
+    for (n, dir) in dirs.iter().enumerate() {
+        taken += number(dir);
         if taken >= each && n + 1 < dirs.len() {
             shares.push(&dirs[first..=n]);
             (first, taken) = (n + 1, 0);
@@ -454,6 +518,7 @@ fn sums(links: &[(Ino, i64)]) -> Vec<(Ino, i64)> {
 
 /// A thread's part of [`Fold::put_off`].
 struct PutOff {
+    /// The first one last.
     deferred: Vec<DeferredInode>,
     made: Vec<usize>,
     links: Vec<(Ino, i64)>,
@@ -484,6 +549,7 @@ impl PutOff {
         // Of a fold that makes files few are left, and nobody looks for them among the others.
         links.retain(|l| l.1 != 0);
         debug_assert!(deferred.is_sorted_by(|a, b| a.ino < b.ino), "a file is put off twice");
+        deferred.reverse();
         PutOff { deferred, made, links }
     }
 }

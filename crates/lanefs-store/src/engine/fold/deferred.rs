@@ -42,7 +42,7 @@ impl Fold<'_> {
         m: &mut Maintenance,
         sink: &mut Sink<'_>,
     ) -> Result<Option<Arc<CachedInode>>> {
-        let Some(b) = m.deferred.last().copied() else { return Ok(None) };
+        let Some(b) = m.deferred.next() else { return Ok(None) };
         let made = self.fold_new(&b.new_inode(), sink)?;
         match &made {
             Some(inode) => {
@@ -73,7 +73,7 @@ impl Fold<'_> {
 
     /// Makes what an earlier fold put off and its checkpoint did not come to (3).
     pub(crate) fn fold_deferred(&self, m: &mut Maintenance, sink: &mut Sink<'_>) -> Result<()> {
-        while !m.deferred.is_empty() {
+        while m.deferred.next().is_some() {
             self.make_next_deferred(m, sink)?;
         }
         Ok(())
