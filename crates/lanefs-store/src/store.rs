@@ -33,6 +33,12 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
+    /// Returns whether a device may hold a volume, or belong to one: whether a superblock is found
+    /// at its beginning, or where volumes have copies, or it cannot be read.
+    pub fn may_be_on(device: &dyn Device) -> bool {
+        crate::log::superblocks::may_hold_volume(device)
+    }
+
     /// Makes a new, empty volume on `devices`. Nothing is written if it cannot be: EINVAL.
     pub fn format(devices: &[Arc<dyn Device>], options: &FormatOptions) -> Result<()> {
         recovery::make::format(devices, options)

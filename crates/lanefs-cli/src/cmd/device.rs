@@ -5,6 +5,7 @@ use crate::{image, mounted, names, progress, size};
 use lanefs::device::FileDevice;
 use lanefs::{Grown, MountOptions, Report};
 use lanefs_fuse::change::DeviceChange;
+use lanefs_store::Store;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -152,7 +153,8 @@ fn with_new(
         (true, None) => {}
     }
     let done = whole(new).and_then(f);
-    let is_unused = || FileDevice::open(new, false).is_ok_and(|d| super::mkfs::refuse_if_holding(&d).is_ok());
+    // What was copied to it is no sign. Who uses it, or is about to, has it open for writing.
+    let is_unused = || FileDevice::open(new, false).is_ok_and(|d| !Store::may_be_on(&d));
     if done.is_err() && !is_there && is_unused() {
         // Best effort: the error that matters is the first one.
         let _ = std::fs::remove_file(new);

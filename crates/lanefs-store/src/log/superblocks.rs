@@ -94,6 +94,14 @@ pub(crate) fn refuse_volume(d: &dyn Device) -> Result<()> {
     Err(StoreError::NotAVolume { device: d.name().into(), why })
 }
 
+/// Returns whether a volume may be found on a device: whether one of its superblocks is, or it
+/// cannot be read.
+pub(crate) fn may_hold_volume(d: &dyn Device) -> bool {
+    let blocks = d.size() >> BLOCK_SHIFT;
+    debug_assert!(blocks > 0, "a device of no blocks");
+    refuse_volume(d).is_err() || superblock_at(d, blocks.saturating_sub(FAR_BLOCKS)).is_some()
+}
+
 /// Overwrites what could make older volumes look alive. In this order, with a flush between, a
 /// crash leaves the last one whole or none: copies that volumes before it left where it has none of
 /// its own, its superblocks, and only then the slots. `first`: the index that the first of these
