@@ -3,9 +3,9 @@
 //!
 //! # Every call
 //!
-//! - EIO: the volume was closed or shut down; or the device failed, or what it gave is not what was
-//!   written, where something had to be read. What does not match its checksum is named in the log
-//!   and never served.
+//! - EIO: the volume was closed or shut down, or is the parent's after a fork; or the device
+//!   failed, or what it gave is not what was written, where something had to be read. What does not
+//!   match its checksum is named in the log and never served.
 //! - EUCLEAN: structures of an inode contradict each other.
 //! - EPERM: a change that the flags of an inode forbid, whoever calls
 //!   ([`crate::Volume::node_set_flags`]).

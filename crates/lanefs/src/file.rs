@@ -817,6 +817,10 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         let persist = &self.anchor.persist;
+        if persist.is_inherited() {
+            // A lock may be that of a thread which is not there.
+            return;
+        }
         if self.locked.load(Ordering::Relaxed) {
             persist.locks.unlock(self.inode().ino, self.owner());
             persist.locks.unlock_range(self.inode().ino, self.owner(), &(0..u64::MAX));

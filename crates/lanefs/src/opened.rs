@@ -22,7 +22,8 @@ impl Drop for Anchor {
         // The last user. The background threads hold the volume during their rounds; how many do is
         // not known, so they are counted nowhere. Waiting for them here makes the volume close in
         // this thread.
-        if left == 1 {
+        // The child of a fork has no threads of the volume.
+        if left == 1 && !self.persist.is_inherited() {
             self.persist.stop_threads();
         }
     }

@@ -25,6 +25,10 @@ use std::sync::Arc;
 /// closed cleanly; [`Volume::close`] does the same at once and returns how it went. Calls by inode
 /// number are in [`crate::node`]; every call that has a result may answer the errors of [every
 /// call](crate::error#every-call).
+///
+/// After fork(2) the volume stays the parent's: in a child every call is EIO, and what it drops is
+/// left alone. It may open other volumes. (vfork and a clone(2) that libc does not know of are not
+/// noticed: a child of these must not call.)
 #[derive(Clone)]
 pub struct Volume(pub(crate) Arc<Opened>);
 
@@ -480,6 +484,9 @@ impl Volume {
     /// Stops the volume as a crash would: nothing more reaches the device, every call fails with
     /// EIO. What was durable is found when it is opened again.
     pub fn shutdown(&self) {
+        if self.0.persist.is_inherited() {
+            return;
+        }
         self.0.persist.stop();
         self.0.persist.store.shutdown();
     }

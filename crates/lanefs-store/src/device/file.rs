@@ -14,6 +14,7 @@ use super::ring::{self, Op};
 use super::{Device, Host, ReadReq, WriteReq, check_range, io_error};
 use crate::error::{Result, StoreError};
 use lanefs_format::{BLOCK_SIZE, Block};
+use lanefs_sync::fork::Process;
 
 /// `BLKGETSIZE64`: the size of a block device in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
@@ -68,6 +69,8 @@ pub struct FileDevice {
     /// Requests whose memory was not aligned and had to be copied. Only misuse writes here.
     /// Relaxed: a count that orders nothing.
     bounced: AtomicU64,
+    /// Who opened it.
+    process: Process,
 }
 
 impl FileDevice {
@@ -171,6 +174,7 @@ impl FileDevice {
             read_only: options.read_only,
             direct,
             bounced: AtomicU64::new(0),
+            process: Process::current(),
         };
         // Some file systems take O_DIRECT and then refuse the I/O, or want more alignment than a
         // block.
@@ -234,6 +238,7 @@ impl FileDevice {
     /// # Safety
     /// The memory that the ops were made of is still borrowed: exclusively for reads.
     unsafe fn run(&self, what: &'static str, ops: &mut [Op]) -> Result<()> {
+        self.refuse_children(what)?;
         debug_assert!(!self.direct || ops.iter().all(Op::is_aligned), "O_DIRECT takes no such request");
         lanefs_sync::about_to_wait();
         let fd = self.file.as_raw_fd();
@@ -250,6 +255,14 @@ impl FileDevice {
             None => Ok(()),
             Some(o) => Err(self.error(what, o.offset, Errno::from_raw_os_error(o.errno))),
         }
+    }
+
+    /// Refuses what the child of a fork asks for: it would write over what its parent has written
+    /// since.
+    fn refuse_children(&self, what: &'static str) -> Result<()> {
+        let why = "it was opened before a fork, and is the parent's; the child can open other volumes";
+        let refused = || io_error(&self.name, what, 0, libc::EIO, why);
+        self.process.is_current().then_some(()).ok_or_else(refused)
     }
 
     fn error(&self, what: &'static str, offset: u64, e: Errno) -> StoreError {
@@ -341,6 +354,7 @@ impl Device for FileDevice {
         if self.read_only {
             return Ok(());
         }
+        self.refuse_children("flush")?;
         // Not repeated after EINTR as other calls are: after a failed flush the kernel may have
         // forgotten which pages were dirty, so only success is success. fdatasync does not answer
         // EINTR on local file systems.
@@ -356,6 +370,7 @@ impl Device for FileDevice {
         if self.read_only {
             return Err(self.error("discard", offset, Errno::ROFS));
         }
+        self.refuse_children("discard")?;
         let done = if self.full {
             Ok(())
         } else if self.block_device {

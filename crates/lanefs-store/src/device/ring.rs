@@ -17,14 +17,16 @@
 //!    request, most of all in a hole. What such a request leaves undone, be it after an error, goes
 //!    out again alone.
 //!
-//! A ring belongs to the process that made it: do not fork with a device open and use it in the
-//! child.
+//! A ring belongs to the process that made it: the child of a fork has no mapping of it, makes
+//! another one, and takes nothing down.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 
 use io_uring::{IoUring, opcode, squeue, types};
 use lanefs_format::BLOCK_SIZE;
+use lanefs_sync::fork::Process;
 use smallvec::SmallVec;
 
 /// Requests in flight at once.
@@ -188,8 +190,23 @@ pub(super) unsafe fn run_in_turn(fd: RawFd, mut ops: &mut [Op]) {
 
 enum Slot {
     Unmade,
-    Ready(Box<IoUring>),
+    Ready(Box<Made>),
     Unavailable,
+}
+
+/// A ring, of the process that made it: the child of a fork has no mapping there, or another one.
+struct Made {
+    ring: ManuallyDrop<IoUring>,
+    process: Process,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            // SAFETY: it is dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.ring) };
+        }
+    }
 }
 
 thread_local! {
@@ -222,9 +239,15 @@ pub(super) unsafe fn run(fd: RawFd, ops: &mut [Op]) -> bool {
 }
 
 fn ready(slot: &mut Slot) -> Option<&mut IoUring> {
+    if matches!(slot, Slot::Ready(made) if !made.process.is_current()) {
+        *slot = Slot::Unmade;
+    }
     if let Slot::Unmade = slot {
         *slot = match make() {
-            Ok(r) => Slot::Ready(Box::new(r)),
+            Ok(ring) => {
+                let process = Process::current();
+                Slot::Ready(Box::new(Made { ring: ManuallyDrop::new(ring), process }))
+            }
             Err(e) => {
                 tracing::debug!("io_uring is not available ({e}); using pread and pwrite");
                 Slot::Unavailable
@@ -232,7 +255,7 @@ fn ready(slot: &mut Slot) -> Option<&mut IoUring> {
         };
     }
     match slot {
-        Slot::Ready(r) => Some(r),
+        Slot::Ready(made) => Some(&mut made.ring),
         _ => None,
     }
 }

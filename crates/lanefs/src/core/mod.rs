@@ -26,13 +26,12 @@ use crate::{MountOptions, Order};
 use crossbeam_utils::CachePadded;
 use lanefs_store::Store;
 use lanefs_sync::clock::Clock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use lanefs_sync::fork::{self, Process};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The volume takes calls.
-const RUNNING: u8 = 0;
-/// Closed, or shut down as by a crash: every call fails with EIO.
-const STOPPED: u8 = 1;
+/// Closed, or shut down as by a crash: every call fails with EIO. The number of no process.
+const STOPPED: u32 = 0;
 
 /// The part of a volume that every operation reaches.
 pub(crate) struct Core {
@@ -43,9 +42,10 @@ pub(crate) struct Core {
     pub journal: Journal,
     pub budget: Budget,
     pub locks: CachePadded<LockTable>,
-    /// RUNNING or STOPPED. Written twice in a volume's life. SeqCst in `stop` and `is_stopped`: of
-    /// two closes one finds the volume stopped. Relaxed in `check_alive`: see there.
-    state: CachePadded<AtomicU8>,
+    /// The process whose calls the volume takes, or STOPPED. Written twice in a volume's life.
+    /// SeqCst in `stop` and `is_stopped`: of two closes one finds the volume stopped. Relaxed in
+    /// `check_alive`: see there.
+    runs_in: CachePadded<AtomicU32>,
     /// A front end knows inodes by their numbers: see `Volume::keep_unnamed`. Written when one
     /// comes or goes, read with the ends of files. SeqCst: before the front end finds its first
     /// inode.
@@ -72,7 +72,7 @@ impl Core {
             journal,
             budget,
             locks: Default::default(),
-            state: CachePadded::new(AtomicU8::new(RUNNING)),
+            runs_in: CachePadded::new(AtomicU32::new(Process::current().number())),
             known_outside: Default::default(),
             persistence: OnceLock::new(),
         }
@@ -119,22 +119,30 @@ impl Core {
         }
     }
 
-    /// Checks that the volume takes calls: EIO once it is closed or shut down.
+    /// Checks that the volume takes calls: EIO once it is closed or shut down, and in the child of
+    /// a fork, which has neither its threads nor all that they were doing.
     #[inline]
     pub fn check_alive(&self) -> Result<()> {
         // Relaxed: whoever stops the volume waits for nobody; the store refuses what comes later.
-        if self.state.load(Ordering::Relaxed) == RUNNING { Ok(()) } else { Err(Error::Posix(libc::EIO)) }
+        if fork::runs(self.runs_in.load(Ordering::Relaxed)) { Ok(()) } else { Err(Error::Posix(libc::EIO)) }
     }
 
     /// Returns whether the volume was closed or shut down.
     pub fn is_stopped(&self) -> bool {
         // SeqCst, as in `stop`: of two closes one finds the volume stopped.
-        self.state.load(Ordering::SeqCst) == STOPPED
+        self.runs_in.load(Ordering::SeqCst) == STOPPED
+    }
+
+    /// Returns whether this is a copy of a volume, in the child of a fork: nothing is done to it.
+    pub fn is_inherited(&self) -> bool {
+        // Relaxed: of a copy nothing is written any more.
+        let process = self.runs_in.load(Ordering::Relaxed);
+        process != STOPPED && !fork::runs(process)
     }
 
     /// Has every later call fail with EIO.
     pub fn stop(&self) {
-        self.state.store(STOPPED, Ordering::SeqCst);
+        self.runs_in.store(STOPPED, Ordering::SeqCst);
         debug_assert!(self.check_alive().is_err(), "who stopped it comes too late, too");
     }
 

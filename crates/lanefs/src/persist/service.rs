@@ -94,6 +94,9 @@ pub(crate) fn serve(persist: &Arc<Persist>) {
 /// Ends the volume: what can be freed is, everything is written back, and the last checkpoint has
 /// the clean mark. After an error it has ended as by a crash.
 pub(crate) fn close(persist: &Persist) -> Result<()> {
+    if persist.is_inherited() {
+        return Err(Error::Posix(libc::EIO));
+    }
     let _one = persist.closing.lock();
     if persist.is_stopped() {
         persist.store.release();
@@ -136,6 +139,9 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
 
 impl Drop for Persist {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         if let Err(e) = close(self) {
             tracing::error!(
                 "closing the volume failed: {e}; what was synced is safe and will be recovered at the next mount"

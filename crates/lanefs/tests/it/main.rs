@@ -7,6 +7,7 @@ mod data;
 mod durability;
 mod examples;
 mod flags;
+mod forks;
 mod full;
 mod growth;
 mod history;
