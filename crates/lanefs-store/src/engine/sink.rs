@@ -162,7 +162,7 @@ impl BlockSource for Sink<'_> {
 
 impl BlockSink for Sink<'_> {
     fn count_unwritten(&mut self, more: i64) {
-        // Relaxed: only checkpoints write inodes, one at a time.
+        // Relaxed: only the threads of a checkpoint write inodes, and it joins them.
         self.totals.unwritten.fetch_add(more, Ordering::Relaxed);
     }
 

@@ -1,7 +1,7 @@
 //! Step 4 of a checkpoint (checkpoint/mod.rs): inodes are written out.
 
 use super::packs::Packs;
-use crate::engine::fold::Fold;
+use crate::engine::fold::{Fold, PIECES};
 use crate::engine::maintenance::{DeferredInode, Maintenance, Moving};
 use crate::engine::sink::{QUEUE_MAX, Sink};
 use crate::error::Result;
@@ -21,7 +21,7 @@ const TOGETHER: usize = 256;
 /// Files that were put off and are written before anybody looks at what is queued. A part of 256,
 /// after which the table is looked at.
 const AT_ONCE: usize = 32;
-/// Files that were put off and are worth several threads.
+/// Files that were put off, or inodes that were changed, and are worth several threads.
 const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
 
 /// What one of several threads has of the files that were put off.
@@ -35,6 +35,27 @@ struct Share {
     left: Vec<DeferredInode>,
     /// Inodes to be written once more.
     changed: Vec<Arc<CachedInode>>,
+}
+
+/// Inodes that a thread writes out, and what becomes of them ([`Maintenance`] has the same lists).
+#[derive(Default)]
+struct Captured {
+    /// The first one last.
+    changed: Vec<Arc<CachedInode>>,
+    /// Of the chunks of these.
+    moving: Moving,
+    waiting: Vec<Arc<CachedInode>>,
+    captured: Vec<Arc<CachedInode>>,
+}
+
+impl Captured {
+    fn first_chunk(&self) -> Option<u64> {
+        self.changed.last().map(|c| c.ino.chunk())
+    }
+
+    fn last_chunk(&self) -> Option<u64> {
+        self.changed.first().map(|c| c.ino.chunk())
+    }
 }
 
 impl Share {
@@ -59,39 +80,94 @@ impl Capture<'_> {
     /// is on that list until it is written, or is in `m.waiting` (5).
     pub fn capture_all(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
         self.capture_deferred(m, fold, sink)?;
+        self.capture_changed(m, fold, sink)?;
         let mut packs = Packs::new(self.inodes, fold);
-        let r = self.capture_changed(m, &mut packs, sink);
+        let r = self.move_packs(&mut m.moving, &mut packs, sink);
         packs.close(sink);
+        debug_assert!(m.deferred.next().is_none(), "files that were put off are not written");
         r
     }
 
-    fn capture_changed(&self, m: &mut Maintenance, packs: &mut Packs<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    /// Writes out all inodes of `m.changed`, many of them with several threads, each with chunks
+    /// and a sink of its own. What an error keeps from being written stays on the list.
+    fn capture_changed(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
         // Neighbours in the table are neighbours in the log. The first is the last on the list,
         // which is taken from its end.
         m.changed.sort_unstable_by_key(|c| std::cmp::Reverse(c.ino));
         m.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let threads = if m.changed.len() < SHARED { 1 } else { self.log.threads() };
+        let pieces = if threads > 1 { PIECES * threads } else { 1 };
+        let each = m.changed.len().div_ceil(pieces).max(1);
+        let mut shares = Vec::new();
+        while let Some(at) = m.changed.len().checked_sub(1) {
+            let mut from = at.saturating_sub(each - 1);
+            let chunk = m.changed[from].ino.chunk();
+            while from > 0 && m.changed[from - 1].ino.chunk() == chunk {
+                from -= 1;
+            }
+            let behind = m.moving.split_off(&(chunk + 1));
+            let moving = std::mem::replace(&mut m.moving, behind);
+            shares.push(Captured { changed: m.changed.split_off(from), moving, ..Captured::default() });
+        }
+        debug_assert!(
+            shares.is_sorted_by(|a, b| a.last_chunk() < b.first_chunk()),
+            "two threads have inodes of one chunk"
+        );
+        let (beside, orphans) = (&*sink, &m.orphans);
+        let done = parallel::map_with(threads, shares, |mut share| {
+            let mut dirty = BTreeSet::new();
+            let mut packs = Packs::new(self.inodes, fold);
+            let mut sink = beside.beside(&mut dirty);
+            let r = self.capture_list(&mut share, orphans, &mut packs, &mut sink);
+            packs.close(&mut sink);
+            (r, share, dirty)
+        });
+        let mut result = Ok(());
+        for (r, mut share, dirty) in done {
+            sink.take_leaves(dirty);
+            m.changed.append(&mut share.changed);
+            m.moving.append(&mut share.moving);
+            m.waiting.append(&mut share.waiting);
+            m.captured.append(&mut share.captured);
+            result = result.and(r);
+        }
+        result
+    }
+
+    fn capture_list(
+        &self,
+        list: &mut Captured,
+        orphans: &BTreeSet<Ino>,
+        packs: &mut Packs<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
         for n in 0.. {
             if n % TOGETHER == 0 {
-                let next = m.changed.iter().rev().take(TOGETHER).map(|c| c.ino);
+                let next = list.changed.iter().rev().take(TOGETHER).map(|c| c.ino);
                 self.inodes.expect_packs(next, &self.log.io)?;
             }
-            let Some(inode) = m.changed.last().cloned() else { break };
+            let Some(inode) = list.changed.last().cloned() else { break };
             let ino = inode.ino;
             self.capture_leaves(&inode, sink)?;
-            if !self.capture(m, &inode, packs, sink)? {
-                m.waiting.push(inode);
+            if !self.capture(list, orphans, &inode, packs, sink)? {
+                list.waiting.push(inode);
             }
-            debug_assert!(m.changed.last().is_some_and(|c| c.ino == ino), "inode {ino} was not the last");
-            m.changed.pop();
+            debug_assert!(list.changed.last().is_some_and(|c| c.ino == ino), "inode {ino} was not the last");
+            list.changed.pop();
             self.inodes.evict_or_flush(n, sink)?;
         }
-        packs.finish(&mut m.moving, sink)?;
-        while let Some(&chunk) = m.moving.keys().next() {
-            packs.begin(chunk, &mut m.moving, sink)?;
-            packs.finish(&mut m.moving, sink)?;
+        packs.finish(&mut list.moving, sink)
+    }
+
+    /// Writes the packs that the cleaner wants to be elsewhere, of whose chunks nothing else was
+    /// written.
+    fn move_packs(&self, moving: &mut Moving, packs: &mut Packs<'_>, sink: &mut Sink<'_>) -> Result<()> {
+        while let Some(&chunk) = moving.keys().next() {
+            packs.begin(chunk, moving, sink)?;
+            packs.finish(moving, sink)?;
+            debug_assert!(!moving.contains_key(&chunk), "a pack of chunk {chunk} was to move");
             sink.flush_if_full()?;
         }
-        debug_assert!(m.deferred.next().is_none(), "files that were put off are not written");
         Ok(())
     }
 
@@ -202,7 +278,11 @@ impl Capture<'_> {
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         let Some(inode) = self.fold.make_next_deferred(m, sink)? else { return Ok(()) };
-        if self.capture(m, &inode, packs, sink)? {
+        let mut list = Captured { moving: std::mem::take(&mut m.moving), ..Captured::default() };
+        let r = self.capture(&mut list, &m.orphans, &inode, packs, sink);
+        m.moving = list.moving;
+        m.captured.append(&mut list.captured);
+        if r? {
             m.changed.pop_if(|c| Arc::ptr_eq(c, &inode));
         }
         let is_bare = {
@@ -250,9 +330,10 @@ impl Capture<'_> {
     /// is as good as written: it is on the orphan list, and removing files needs no space for their
     /// inodes. Its entry in the inode table has the epoch of the fold: with both slots lost that is
     /// all that shows what was folded.
-    pub fn capture(
+    fn capture(
         &self,
-        m: &mut Maintenance,
+        list: &mut Captured,
+        orphans: &BTreeSet<Ino>,
         inode: &Arc<CachedInode>,
         packs: &mut Packs<'_>,
         sink: &mut Sink<'_>,
@@ -264,7 +345,7 @@ impl Capture<'_> {
         // In memory before anything is written: an inode that is written counts as done, so nothing
         // may fail behind that (5).
         if in_table {
-            packs.begin(inode.ino.chunk(), &mut m.moving, sink)?;
+            packs.begin(inode.ino.chunk(), &mut list.moving, sink)?;
         }
         let mut guard = inode.lock();
         let i = &mut *guard;
@@ -277,7 +358,7 @@ impl Capture<'_> {
             return Ok(false);
         }
         let never = i.state.block().is_none();
-        if m.orphans.contains(&inode.ino) && !i.state.is_changed() && !never {
+        if orphans.contains(&inode.ino) && !i.state.is_changed() && !never {
             i.listed = false;
             return Ok(true);
         }
@@ -293,7 +374,7 @@ impl Capture<'_> {
         i.tail.seal();
         i.listed = false;
         i.check_invariants();
-        m.captured.push(inode.clone());
+        list.captured.push(inode.clone());
         Ok(true)
     }
 

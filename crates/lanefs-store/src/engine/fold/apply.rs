@@ -51,7 +51,7 @@ pub(crate) const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
 /// Changes of a directory that are worth a thread.
 const PART: usize = if cfg!(test) { 64 } else { 1 << 13 };
 /// Pieces of work for each of several threads: one that gets less of a processor does fewer.
-const PIECES: usize = 4;
+pub(crate) const PIECES: usize = 4;
 
 /// Applies folds to the inodes in memory.
 #[derive(Clone, Copy)]
@@ -141,11 +141,26 @@ impl Fold<'_> {
         });
         let others = parts.concat();
         debug_assert!(others.is_sorted_by(|a, b| a < b), "an inode is looked at twice");
-        for b in others.iter().filter_map(|at| plan.news.get(*at)) {
-            m.changed.extend(self.fold_new(b, sink)?);
-            sink.flush_if_full()?;
+        let threads = self.threads_for(others.len());
+        let pieces = if threads > 1 { PIECES * threads } else { 1 };
+        let shares = others.chunks(others.len().div_ceil(pieces).max(1)).collect();
+        let beside = &*sink;
+        let parts = parallel::map_with(threads, shares, |share: &[usize]| {
+            let (mut made, mut dirty) = (Vec::with_capacity(share.len()), BTreeSet::new());
+            let mut sink = beside.beside(&mut dirty);
+            let r = share.iter().filter_map(|at| plan.news.get(*at)).try_for_each(|b| {
+                made.extend(self.fold_new(b, &mut sink)?);
+                sink.flush_if_full()
+            });
+            (r, made, dirty)
+        });
+        let mut result = Ok(());
+        for (r, mut made, dirty) in parts {
+            m.changed.append(&mut made);
+            sink.take_leaves(dirty);
+            result = result.and(r);
         }
-        Ok(others)
+        result.map(|()| others)
     }
 
     /// Returns how many threads so many changes are worth.
