@@ -149,7 +149,7 @@ fn round(of: &Args, allowed: &[usize], processors: usize) -> Result<Took, Failur
         "write" => fs.write(name, [7; 4096]),
         _ => fs.create(name).map(drop),
     })?;
-    let mib = of.files * EACH >> 20;
+    let mib = (of.files * EACH) >> 20;
     let touched =
         std::process::Command::new(std::env::current_exe()?).env(TOUCH, mib.to_string()).status()?;
     if !touched.success() {
