@@ -2,7 +2,7 @@
 //! space is freed first, since a fold halfway would be worse than a late one.
 
 use crate::engine::checkpoint::Checkpoints;
-use crate::engine::fold::{SHARED, shares};
+use crate::engine::fold::{PART, PIECES, SHARED, shares};
 use crate::engine::maintenance::Maintenance;
 use crate::engine::ordered::Run;
 use crate::engine::plan::{KeyChange, NewInode, Plan};
@@ -156,7 +156,9 @@ impl Checkpoints<'_> {
             },
         };
         let buckets = buckets.min(each + bytes.div_ceil(BLOCK_SIZE) as u64);
-        2 + buckets + buckets / 64
+        // What a large one is split to before, and what is merged behind that.
+        let parts = if changes.len() >= PART { 2 * PIECES * self.log.threads() } else { 0 };
+        2 + buckets + buckets / 64 + parts as u64
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) const TOGETHER: usize = 256;
 pub(crate) const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
 
 /// Changes of a directory that are worth a thread.
-const PART: usize = if cfg!(test) { 64 } else { 1 << 13 };
+pub(crate) const PART: usize = if cfg!(test) { 64 } else { 1 << 13 };
 /// Pieces of work for each of several threads: one that gets less of a processor does fewer.
 pub(crate) const PIECES: usize = 4;
 
