@@ -33,9 +33,16 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     if blocks == 0 {
         return Err(StoreError::NotAVolume { device: d.name().into(), why: "the device is empty".into() });
     }
-    let e = match read_block(d, 0).map(|b| UnverifiedSuperblock(b).verify(0, blocks)) {
+    let first = read_block(d, 0);
+    let is_empty = first.as_ref().is_ok_and(|b| b.0.iter().all(|byte| *byte == 0));
+    let e = match first.map(|b| UnverifiedSuperblock(b).verify(0, blocks)) {
         Ok(Ok(sb)) => return Ok(sb),
         Ok(Err(e)) if !e.try_copy() => return Err(StoreError::superblock(d.name(), &e)),
+        Ok(Err(_)) if is_empty => {
+            let why = "not a LaneFS volume: its beginning is empty; if it was one, `lanefs fsck --repair` \
+                       looks for copies, else `lanefs mkfs` makes one";
+            StoreError::NotAVolume { device: d.name().into(), why: why.into() }
+        }
         Ok(Err(e)) => StoreError::superblock(d.name(), &e),
         Err(e) => e, // The copy is there for this too.
     };

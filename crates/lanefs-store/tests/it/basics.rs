@@ -3,8 +3,32 @@
 use crate::common::*;
 use lanefs_format::record::Effect;
 use lanefs_store::*;
+use std::sync::Arc;
 
 const SMALL: u64 = 4 << 20;
+
+/// A make that was killed leaves such an image, and mounting it told of a repair alone.
+#[test]
+fn of_an_empty_image_it_is_told_that_it_holds_no_volume_yet() {
+    let said = |bytes: &[u8]| {
+        let device: Dev = Arc::new(lanefs_store::device::MemoryDevice::from_bytes(bytes).unwrap());
+        assert!(!Store::may_be_on(&*device), "no volume was ever there");
+        let e = Store::open(vec![device], &OpenOptions::default()).map(|_| ()).unwrap_err();
+        assert!(matches!(e, StoreError::NotAVolume { .. }), "{e}");
+        e.to_string()
+    };
+    let mut bytes = vec![0; SMALL as usize];
+    let empty = said(&bytes);
+    assert!(empty.contains("beginning is empty") && empty.contains("`lanefs mkfs` makes one"), "{empty}");
+    bytes[77] = 1;
+    let other = said(&bytes);
+    assert!(other.contains("no magic number") && !other.contains("mkfs"), "{other}");
+    // With a superblock anywhere it may be one.
+    let d = fresh(SMALL);
+    assert!(Store::may_be_on(&*d));
+    d.write(&[lanefs_store::device::WriteReq { offset: 0, data: &[0; 4096] }]).unwrap();
+    assert!(Store::may_be_on(&*d));
+}
 
 #[test]
 fn a_new_volume_opens_clean_and_has_a_root() {
