@@ -489,7 +489,7 @@ fn an_unmount_lets_the_kernel_go_while_the_server_waits_for_the_host() {
 fn a_replacement_that_fails_for_want_of_space_leaves_nothing() {
     let mut it = OnSmallHost::new();
     it.mount();
-    std::fs::write(it.path("mnt/large"), vec![7; 40 << 20]).unwrap();
+    std::fs::write(it.path("mnt/large"), vec![7; 24 << 20]).unwrap();
     File::open(it.path("mnt/large")).unwrap().sync_all().unwrap();
     // Less is left than is to be copied.
     let filler = File::create(it.host().join("filler")).unwrap();
@@ -497,7 +497,7 @@ fn a_replacement_that_fails_for_want_of_space_leaves_nothing() {
     let bytes = free.f_bavail * free.f_frsize;
     assert!(bytes > 30 << 20, "{bytes} bytes are free on the host");
     let flags = rustix::fs::FallocateFlags::empty();
-    rustix::fs::fallocate(&filler, flags, 0, bytes - (20 << 20)).unwrap();
+    rustix::fs::fallocate(&filler, flags, 0, bytes - (12 << 20)).unwrap();
     let args = ["device", "replace", "mnt", "host/v.lane", "host/new.lane", "--size", "256M"];
     for _ in 0..2 {
         let run = lanefs_in(it.work.path(), &args);
@@ -510,7 +510,7 @@ fn a_replacement_that_fails_for_want_of_space_leaves_nothing() {
     drop(filler);
     std::fs::remove_file(it.host().join("filler")).unwrap();
     lanefs_in(it.work.path(), &args).ok();
-    assert_eq!(std::fs::read(it.path("mnt/large")).unwrap(), vec![7; 40 << 20]);
+    assert_eq!(std::fs::read(it.path("mnt/large")).unwrap(), vec![7; 24 << 20]);
     it.umount();
     lanefs_in(it.work.path(), &["fsck", "host/new.lane"]).ok();
 }
