@@ -9,12 +9,13 @@
 //! written back or folded meanwhile. Then this process keeps to so many processors, and one round
 //! of all background work is timed: what ended is reaped, pages are written, the epoch is committed
 //! and folded; with `--sync` what sync(2) does. `cpu` is the processor time of all threads in it;
-//! Before the clock starts another process touches memory that this one may need: a virtual machine
-//! that gives free memory back to its host pays some 8 us for each page that it touches first, and
-//! that would be most of what is measured.
 //! `at` is when that was, for `perf record -k CLOCK_MONOTONIC` and `perf report --time`. Of the
 //! processors that this was started with (`taskset`) the first ones are used: two of these programs
 //! at a time, on one each, show what two processors give that share no work.
+//!
+//! Before the clock starts another process touches memory that this one may need: a virtual machine
+//! that gives free memory back to its host pays some 8 us for each page that it touches first, and
+//! that would be half of what is measured.
 
 use lanefs::{Cred, MountOptions, Volume};
 use lanefs_store::device::{Device, FileDevice, MemoryDevice, WriteReq};

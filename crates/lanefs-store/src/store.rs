@@ -532,12 +532,12 @@ impl Store {
 
     /// Gives an epoch its places, and with it a transaction, whose groups are empty: both are
     /// written by one request and made durable by one flush, which [`EpochWrite::finish`] does.
-    /// `parts` are the record groups by lane, those of one lane in their order; what fills its
-    /// buffer well is kept where it lies, the rest is copied.
-    /// Epochs come in order, so the caller has a lock of its own, which it may let go of before it
-    /// writes. `None` if the epoch is empty: then nothing of the transaction is begun either. It
-    /// waits neither for space nor for a checkpoint. After [`StoreError::NoSpace`] nothing was
-    /// begun, and the epoch can be begun again.
+    /// `parts` are the record groups by lane, those of one lane in their order; what fills half of
+    /// its buffer is kept where it lies, the rest is copied. Epochs come in order, so the caller
+    /// has a lock of its own, which it may let go of before it writes. `None` if the epoch is
+    /// empty: then nothing of the transaction is begun either. It waits neither for space nor for a
+    /// checkpoint. After [`StoreError::NoSpace`] nothing was begun, and the epoch can be begun
+    /// again.
     pub fn begin_epoch(
         &self,
         epoch: u64,

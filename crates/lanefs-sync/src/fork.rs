@@ -6,19 +6,17 @@
 
 use crate::CachePadded;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether this process is the child of one that had a volume open. Relaxed: set by the only thread
-/// of a child, before it starts others.
-static FORKED: AtomicBool = AtomicBool::new(false);
+/// The number of a process that is not known to be a child.
+const FIRST: u32 = 1;
 
-/// The number of this process: 1, and one more in each child. On a line that nothing else is
-/// written to: every call reads it. Relaxed: as FORKED.
-static PROCESS: CachePadded<AtomicU32> = CachePadded::new(AtomicU32::new(1));
+/// The number of this process: one more in each child. On a line that nothing else is written to:
+/// every call reads it. Relaxed: set by the only thread of a child, before it starts others.
+static PROCESS: CachePadded<AtomicU32> = CachePadded::new(AtomicU32::new(FIRST));
 
 /// Runs in the child.
 extern "C" fn in_child() {
-    FORKED.store(true, Ordering::Relaxed);
     PROCESS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -26,7 +24,7 @@ extern "C" fn in_child() {
 pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler only changes atomics, which is allowed after a fork.
+        // SAFETY: the handler only adds to an atomic, which is allowed after a fork.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
@@ -34,7 +32,7 @@ pub fn watch() {
 /// Returns whether this process has only inherited what was open.
 #[inline]
 pub fn is_child() -> bool {
-    FORKED.load(Ordering::Relaxed)
+    !runs(FIRST)
 }
 
 /// The process that made something. Children that it forks later are others.

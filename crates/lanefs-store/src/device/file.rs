@@ -261,8 +261,8 @@ impl FileDevice {
     /// since.
     fn refuse_children(&self, what: &'static str) -> Result<()> {
         let why = "it was opened before a fork, and is the parent's; the child can open other volumes";
-        let refused = || io_error(&self.name, what, 0, libc::EIO, why);
-        self.process.is_current().then_some(()).ok_or_else(refused)
+        let refused = || Err(io_error(&self.name, what, 0, libc::EIO, why));
+        if self.process.is_current() { Ok(()) } else { refused() }
     }
 
     fn error(&self, what: &'static str, offset: u64, e: Errno) -> StoreError {
