@@ -3,7 +3,7 @@
 use crate::SignalsBlocked;
 use crate::lock::Mutex;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::Builder;
 
 /// Returns the number of processors that this process may use. Asked once: the answer takes files
@@ -11,6 +11,21 @@ use std::thread::Builder;
 pub fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
+/// [`share_early`] was called. Relaxed: who sees it late shares out later.
+static EARLY: AtomicBool = AtomicBool::new(false);
+
+/// Has work be shared out among threads from a few pieces on, for as long as the process lives: a
+/// checker's small volumes take the ways of large ones then.
+pub fn share_early() {
+    EARLY.store(true, Relaxed);
+}
+
+/// Returns from how many pieces on work is shared out: `usual`, or `few` behind [`share_early`].
+pub fn share_from(usual: usize, few: usize) -> usize {
+    debug_assert!(few <= usual, "{few} pieces are no fewer than {usual}");
+    if EARLY.load(Relaxed) { few } else { usual }
 }
 
 /// Runs `f` on 0..n from several threads.

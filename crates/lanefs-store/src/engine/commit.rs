@@ -51,8 +51,10 @@ use std::sync::atomic::Ordering;
 /// Bytes of groups for each inode that they make, at the least: NEW and the SET of its first name.
 const BYTES_A_BIRTH: u64 = 96;
 
-/// Bytes of an epoch whose shares are worth several threads.
-const SHARED: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
+/// Returns how many bytes of an epoch make its shares worth several threads.
+fn shared_from() -> usize {
+    if cfg!(test) { 1 << 10 } else { parallel::share_from(1 << 20, 1 << 6) }
+}
 
 /// An epoch that has its places and is being written, with the transaction that goes with it.
 /// Others may be begun meanwhile.
@@ -126,7 +128,7 @@ impl Engine {
             (parts_of_blocks, Groups::gathered(its))
         };
         let has_groups = |share: &(u64, Share)| !share.1.is_empty();
-        let (unfolded, shares) = match bytes < SHARED {
+        let (unfolded, shares) = match bytes < shared_from() {
             true => (0..mlogs).map(share_of).filter(has_groups).unzip(),
             false => {
                 let all = parallel::map_with(self.log.threads(), (0..mlogs).collect(), share_of);

@@ -174,11 +174,15 @@ const AHEAD: usize = 12;
 /// The most threads that make a plan: what each has read is merged with what the others have.
 const PIECES_MAX: usize = 16;
 
-/// Bytes of groups that are worth a thread.
-const SHARED: usize = if cfg!(test) { 1 << 7 } else { 1 << 20 };
+/// Returns how many bytes of groups are worth a thread.
+fn shared_from() -> usize {
+    if cfg!(test) { 1 << 7 } else { parallel::share_from(1 << 20, 1 << 6) }
+}
 
-/// Steps, or new inodes, that are worth several threads.
-const MERGED: usize = if cfg!(test) { 4 } else { 1 << 15 };
+/// Returns how many steps, or new inodes, are worth several threads.
+fn merged_from() -> usize {
+    if cfg!(test) { 4 } else { parallel::share_from(1 << 15, 4) }
+}
 
 /// One SET or CLR.
 type Step<'a> = KeyChange<'a>;
@@ -236,7 +240,8 @@ pub fn plan<'a>(buffers: impl IntoIterator<Item = &'a [u8]>, threads: usize) -> 
     let buffers: Vec<&[u8]> = buffers.into_iter().filter(|b| !b.is_empty()).collect();
     let bytes = buffers.iter().map(|b| b.len()).sum::<usize>();
     let threads = threads.clamp(1, PIECES_MAX);
-    let readers = threads.min(buffers.len()).min(bytes / SHARED).max(1);
+    let readers = threads.min(buffers.len()).min(bytes / shared_from()).max(1);
+    debug_assert!((1..=threads).contains(&readers), "{readers} readers of {} buffers", buffers.len());
     let lists = Lists::default();
     // Each takes the next buffer: a thread that gets less of a processor reads less. Relaxed: it
     // only hands them out.
@@ -387,7 +392,7 @@ fn arrange<'a>(parts: Vec<Gathered<'_, 'a>>, as_they_came: bool, threads: usize)
 /// Returns where lists are cut for so many threads, if they are worth several.
 fn cuts_of<T, K: Ord + Copy>(lists: &[Vec<T>], threads: usize, key: impl Fn(&T) -> K) -> Vec<K> {
     let lens: Vec<usize> = lists.iter().map(Vec::len).collect();
-    let threads = if lens.iter().sum::<usize>() < MERGED { 1 } else { threads.clamp(1, PIECES_MAX) };
+    let threads = if lens.iter().sum::<usize>() < merged_from() { 1 } else { threads.clamp(1, PIECES_MAX) };
     cuts(&lens, |list, at| key(&lists[list][at]), threads)
 }
 

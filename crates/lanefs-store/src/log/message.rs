@@ -20,8 +20,10 @@ const _: () = assert!(BATCH_MAX > 0 && MIN_SEGMENT_BLOCKS > 1, "a batch behind t
 /// Messages of so many blocks share the memory that they are encoded into.
 const LARGE_MESSAGE: usize = 64;
 
-/// Blocks of messages that are worth several threads.
-const SHARED: usize = if cfg!(test) { 2 } else { 256 };
+/// Returns how many blocks of messages are worth several threads.
+fn shared_from() -> usize {
+    if cfg!(test) { 2 } else { parallel::share_from(256, 2) }
+}
 
 /// A run of encoded blocks and where it goes.
 struct BatchRun {
@@ -222,9 +224,10 @@ impl Log {
     pub fn encode_all<'p>(&self, placed: impl Iterator<Item = &'p Placed>) -> SmallVec<[Encoded; 1]> {
         let placed: SmallVec<[(&Placed, usize); 2]> = placed.map(|p| (p, self.blocks_of(p))).collect();
         let blocks: usize = placed.iter().map(|p| p.1).sum();
-        if blocks < SHARED {
+        if blocks < shared_from() {
             return smallvec![self.encode(&placed)];
         }
+        debug_assert!(blocks > 0, "messages of no blocks");
         let placed: Vec<_> = placed.chunks(1).collect();
         parallel::map_with(self.threads(), placed, |p| self.encode(p)).into()
     }

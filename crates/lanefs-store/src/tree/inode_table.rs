@@ -38,9 +38,11 @@ struct Leaf {
     dirty: bool,
 }
 
-/// Dirty chunks that are encoded before the first of them is written, by several threads if there
-/// are so many: most of it is the first touch of their blocks' memory.
-const TOGETHER: usize = if cfg!(test) { 4 } else { 512 };
+/// Returns how many dirty chunks are encoded before the first of them is written, by several
+/// threads if there are so many: most of it is the first touch of their blocks' memory.
+fn together() -> usize {
+    if cfg!(test) { 4 } else { parallel::share_from(512, 4) }
+}
 
 type Chunk = Arc<CachePadded<Mutex<Leaf>>>;
 type Shard = CachePadded<Mutex<HashMap<u64, Chunk>>>;
@@ -387,7 +389,7 @@ impl InodeTable {
         }
         dirty.sort_unstable_by_key(|d| d.0);
         debug_assert!(dirty.is_sorted_by(|a, b| a.0 < b.0), "a chunk is in memory twice (T1)");
-        for some in dirty.chunks(TOGETHER) {
+        for some in dirty.chunks(together()) {
             let mut blocks = encode_all(some, sink.threads()).into_iter();
             for (at, (n, chunk)) in some.iter().enumerate() {
                 let Some(block) = blocks.next() else { break };
@@ -480,13 +482,15 @@ fn encode_all(dirty: &[(u64, Chunk)], threads: usize) -> Vec<Box<Block>> {
         leaf.dirty = false;
         table_node::encode(*n, &leaf.entries)
     };
-    if dirty.len() < TOGETHER {
+    if dirty.len() < together() {
         return dirty.iter().map(encode).collect();
     }
     let shares = dirty.chunks(dirty.len().div_ceil(threads)).collect();
     let encoded =
         parallel::map(shares, |share: &[(u64, Chunk)]| share.iter().map(encode).collect::<Vec<_>>());
-    encoded.into_iter().flatten().collect()
+    let blocks: Vec<_> = encoded.into_iter().flatten().collect();
+    debug_assert_eq!(blocks.len(), dirty.len(), "a block for each chunk");
+    blocks
 }
 
 impl Default for InodeTable {

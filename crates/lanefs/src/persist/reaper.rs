@@ -38,8 +38,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Inodes that end and are worth several threads.
-const SHARED: usize = if cfg!(test) { 64 } else { 1 << 13 };
+/// Returns how many inodes that end are worth several threads.
+fn shared_from() -> usize {
+    if cfg!(test) { 64 } else { parallel::share_from(1 << 13, 2) }
+}
 
 /// The inodes that are about to end, and those that ended and are not folded.
 #[derive(Default)]
@@ -304,7 +306,7 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: &[Orphan]) -> Result<usize
 
 /// Returns how many threads so many inodes that end are worth.
 fn threads_for(persist: &Persist, inodes: usize) -> usize {
-    if inodes < SHARED { 1 } else { persist.store.threads() }
+    if inodes < shared_from() { 1 } else { persist.store.threads() }
 }
 
 /// Divides a list among threads.

@@ -17,8 +17,10 @@ use lanefs_sync::parallel;
 
 /// How often the log is folded for an inode that finds no space.
 const FOLDS: usize = 4;
-/// Inodes that are worth several threads.
-const SHARED: usize = if cfg!(test) { 16 } else { 2048 };
+/// Returns how many inodes are worth several threads.
+fn shared_from() -> usize {
+    if cfg!(test) { 16 } else { parallel::share_from(2048, 2) }
+}
 
 /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
 /// `groups` in the last batch, under the inode's sync_lock, which it gives back. Returns pages
@@ -138,7 +140,7 @@ pub(super) fn write_back_first(persist: &Persist, inodes: usize, want: usize) ->
 
 /// Returns how many threads so many inodes are worth.
 fn threads_for(persist: &Persist, inodes: usize) -> usize {
-    if inodes < SHARED { 1 } else { persist.store.threads() }
+    if inodes < shared_from() { 1 } else { persist.store.threads() }
 }
 
 /// Does so for a writer that found too many dirty pages, and waits where a host has no space for

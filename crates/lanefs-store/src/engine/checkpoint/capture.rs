@@ -1,7 +1,7 @@
 //! Step 4 of a checkpoint (checkpoint/mod.rs): inodes are written out.
 
 use super::packs::Packs;
-use crate::engine::fold::{Fold, PIECES};
+use crate::engine::fold::{Fold, PIECES, shared_from};
 use crate::engine::maintenance::{DeferredInode, Maintenance, Moving};
 use crate::engine::sink::{QUEUE_MAX, Sink};
 use crate::error::Result;
@@ -21,8 +21,6 @@ const TOGETHER: usize = 256;
 /// Files that were put off and are written before anybody looks at what is queued. A part of 256,
 /// after which the table is looked at.
 const AT_ONCE: usize = 32;
-/// Files that were put off, or inodes that were changed, and are worth several threads.
-const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
 
 /// What one of several threads has of the files that were put off.
 #[derive(Default)]
@@ -95,7 +93,7 @@ impl Capture<'_> {
         // which is taken from its end.
         m.changed.sort_unstable_by_key(|c| std::cmp::Reverse(c.ino));
         m.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        let threads = if m.changed.len() < SHARED { 1 } else { self.log.threads() };
+        let threads = if m.changed.len() < shared_from() { 1 } else { self.log.threads() };
         let pieces = if threads > 1 { PIECES * threads } else { 1 };
         let each = m.changed.len().div_ceil(pieces).max(1);
         let mut shares = Vec::new();
@@ -173,7 +171,7 @@ impl Capture<'_> {
 
     /// Makes and writes out all files that were put off.
     pub fn capture_deferred(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
-        if self.inodes.packed && m.deferred.len() >= SHARED {
+        if self.inodes.packed && m.deferred.len() >= shared_from() {
             self.capture_together(m, fold, sink)?;
         }
         let mut packs = Packs::new(self.inodes, fold);

@@ -2,7 +2,7 @@
 //! space is freed first, since a fold halfway would be worse than a late one.
 
 use crate::engine::checkpoint::Checkpoints;
-use crate::engine::fold::{PART, PIECES, SHARED, shares};
+use crate::engine::fold::{PIECES, part, shared_from, shares};
 use crate::engine::maintenance::Maintenance;
 use crate::engine::ordered::Run;
 use crate::engine::plan::{KeyChange, NewInode, Plan};
@@ -48,7 +48,7 @@ impl Checkpoints<'_> {
 
     /// Returns the blocks that the inodes may take which are to be written already.
     fn blocks_of_changed(&self, m: &Maintenance) -> u64 {
-        let threads = if m.changed.len() < SHARED { 1 } else { self.log.threads() };
+        let threads = if m.changed.len() < shared_from() { 1 } else { self.log.threads() };
         let shares = m.changed.chunks(m.changed.len().div_ceil(threads).max(1)).collect();
         // One that has a block of its own may have others to write, too.
         let parts = |c: &Arc<CachedInode>| match c.lock().state.inline_bytes() {
@@ -69,7 +69,8 @@ impl Checkpoints<'_> {
     /// Returns the blocks that the fold of a plan may write, without copies. Many changes are
     /// looked at by several threads.
     fn blocks_of(&self, plan: &Plan<'_>) -> u64 {
-        let threads = if plan.changes.len() + plan.news.len() < SHARED { 1 } else { self.log.threads() };
+        let threads =
+            if plan.changes.len() + plan.news.len() < shared_from() { 1 } else { self.log.threads() };
         let dirs: Vec<_> = plan.by_dir().collect();
         let shares = shares(&dirs, |d| d.len(), plan.changes.len().div_ceil(threads));
         let changes = parallel::map(shares, |dirs| {
@@ -157,7 +158,7 @@ impl Checkpoints<'_> {
         };
         let buckets = buckets.min(each + bytes.div_ceil(BLOCK_SIZE) as u64);
         // What a large one is split to before, and what is merged behind that.
-        let parts = if changes.len() >= PART { 2 * PIECES * self.log.threads() } else { 0 };
+        let parts = if changes.len() >= part() { 2 * PIECES * self.log.threads() } else { 0 };
         2 + buckets + buckets / 64 + parts as u64
     }
 }

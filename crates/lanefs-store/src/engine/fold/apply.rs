@@ -45,11 +45,15 @@ use std::sync::atomic::Ordering;
 /// Inodes whose blocks a fold reads together: one after the other they are a trip to the device
 /// each.
 pub(super) const TOGETHER: usize = 256;
-/// Changes of names, or of link counts, that are worth several threads.
-pub(crate) const SHARED: usize = if cfg!(test) { 2 } else { 1 << 15 };
+/// Returns how many inodes, or changes of names or of link counts, are worth several threads.
+pub(crate) fn shared_from() -> usize {
+    if cfg!(test) { 2 } else { parallel::share_from(1 << 15, 2) }
+}
 
-/// Changes of a directory that are worth a thread.
-pub(crate) const PART: usize = if cfg!(test) { 64 } else { 1 << 13 };
+/// Returns how many changes of a directory are worth a thread.
+pub(crate) fn part() -> usize {
+    if cfg!(test) { 64 } else { parallel::share_from(1 << 13, 4) }
+}
 /// Pieces of work for each of several threads: one that gets less of a processor does fewer.
 pub(crate) const PIECES: usize = 4;
 
@@ -165,7 +169,7 @@ impl Fold<'_> {
 
     /// Returns how many threads so many changes are worth.
     fn threads_for(&self, changes: usize) -> usize {
-        if changes < SHARED { 1 } else { self.log.threads() }
+        if changes < shared_from() { 1 } else { self.log.threads() }
     }
 
     /// Puts off those of the files of which nothing else is known (all but `others`) that have
@@ -339,7 +343,7 @@ impl Fold<'_> {
         sink: &mut Sink<'_>,
         parts: &mut Vec<DirPart<'p, 'a>>,
     ) -> Result<()> {
-        let pieces = if threads > 1 { (PIECES * threads).min(changes.len() / PART) } else { 1 };
+        let pieces = if threads > 1 { (PIECES * threads).min(changes.len() / part()) } else { 1 };
         let floor = pieces.max(1).ilog2() as u8;
         let Some(dir) = changes.first().map(|c| c.dir).filter(|_| floor > 0) else {
             parts.push(DirPart { changes, floor: 0 });

@@ -14,7 +14,7 @@
 //!    refuses it (3 of `apply`).
 
 use super::Fold;
-use super::apply::{SHARED, TOGETHER};
+use super::apply::{TOGETHER, shared_from};
 use crate::engine::maintenance::Maintenance;
 use crate::engine::plan::Plan;
 use crate::engine::sink::Sink;
@@ -136,7 +136,7 @@ impl Fold<'_> {
         ended: &mut [bool],
         sink: &mut Sink<'_>,
     ) -> Result<Vec<(Ino, i64)>> {
-        let threads = if links.len() < SHARED { 1 } else { self.log.threads() };
+        let threads = if links.len() < shared_from() { 1 } else { self.log.threads() };
         let each = links.len().div_ceil(threads).max(1);
         let mut shares = Vec::new();
         let mut rest = links;

@@ -6,4 +6,4 @@ mod apply;
 mod deferred;
 mod dying;
 
-pub(crate) use apply::{Fold, PART, PIECES, SHARED, shares};
+pub(crate) use apply::{Fold, PIECES, part, shared_from, shares};

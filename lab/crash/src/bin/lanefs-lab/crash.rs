@@ -125,6 +125,11 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
     let mut at_once = LaneFs::default();
     at_once.mount.end_together = 1;
     let threads = Config { limit: config.limit / 10, nested: 0, ..config };
+    // What is large is folded, written out and recovered by several threads; `work` has small be
+    // large.
+    let mut helped = LaneFs::default();
+    helped.mount.threads = 3;
+    let two_logs = Config { blocks: 2048, ..config };
     let mut all = vec![
         family("known", examples()?, config, 0.0),
         family("seq-1", Box::new(workloads::seq1()), config, 0.0),
@@ -147,13 +152,14 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
         Family {
             system: LaneFs { threads: 2, ..LaneFs::default() },
             // Large enough for two mlogs.
-            ..family("known, two lanes by turns", examples()?, Config { blocks: 2048, ..config }, 1.0)
+            ..family("known, two lanes by turns", examples()?, two_logs, 1.0)
         },
         Family {
             system: shares,
             // Likewise.
-            ..family("known, epochs in shares", examples()?, Config { blocks: 2048, ..config }, 0.5)
+            ..family("known, epochs in shares", examples()?, two_logs, 0.5)
         },
+        Family { system: helped.clone(), ..family("known, helping threads", examples()?, two_logs, 0.5) },
         Family { system: at_once.clone(), ..family("known, ends at once", examples()?, config, 0.5) },
         Family {
             system: copies.clone(),
@@ -175,6 +181,7 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
             ..family("medium, two copies", random(8 << 40), config, 0.25)
         },
         family("random", random(0), config, 1.0),
+        Family { system: helped, ..family("random, helping threads", random(11 << 40), two_logs, 1.0) },
         Family { system: at_once.clone(), ..family("random, ends at once", random(10 << 40), config, 0.5) },
         Family { kind: Kind::Threads, system: at_once, ..family("threads", random(9 << 40), threads, 1.0) },
         family("seq-2", Box::new(workloads::seq2_all(seed).take(many)), config, 1.5),
@@ -330,6 +337,8 @@ pub fn work(o: &Options) -> Result<bool, String> {
         }
     }));
     without_huge_pages();
+    // Volumes with helping threads are small, too.
+    lanefs_sync::parallel::share_early();
     let start = Instant::now();
     let minutes = match (o.limit.minutes, o.states) {
         (None, Some(_)) => None,
