@@ -25,11 +25,10 @@
 //!    times would not be seen to move.)
 //! R5 Pages of a map are dirtied without a word. Their space is not promised; msync and fsync
 //!    report it.
-//! R6 A file that was preallocated up to its end, and has space for all that lies before that, is
-//!    written whether the reserve is free or not, until what was preallocated is used up. A call
-//!    that goes on behind its end takes from the reserve, once; the next is refused. One that was
-//!    preallocated behind its end is not among them: what is lent for its pages may be short in the
-//!    middle of a call, and a file is not found with a size that it never had (SEMANTICS F2).
+//! R6 A file that was preallocated, up to its end or behind it (FALLOC_FL_KEEP_SIZE), and has space
+//!    for all that lies before that, is written whether the reserve is free or not, until what was
+//!    preallocated is used up. A call that goes on behind that takes from the reserve, once; the
+//!    next is refused. What it finds no space for is lost as by R3.
 //! R7 The last of the volume is left to root (SEMANTICS D8), and to others nothing is what would
 //!    not leave that beside the reserve. Who asks is looked up at the calling thread; of whom
 //!    nothing can be known is taken for root.

@@ -466,8 +466,9 @@ impl Store {
         self.engine.inodes.has_room(ino, page, &self.engine.log.io)
     }
 
-    /// Returns whether the inode has preallocated pages, none of them behind its first `pages`, and
-    /// space for each of these: where it is written next, but behind its end, there is space.
+    /// Returns whether the inode has preallocated pages, and space for each of its first `pages`,
+    /// and for the next one if any behind these are preallocated: where it is written next there is
+    /// space, but for what goes on behind all of these.
     pub fn is_backed(&self, ino: Ino, pages: u64) -> Result<bool> {
         self.engine.inodes.is_backed(ino, pages, &self.engine.log.io)
     }

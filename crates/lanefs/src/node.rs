@@ -82,8 +82,8 @@ impl Volume {
     }
 
     /// Returns whether a file has space of its own, preallocated or written, wherever it is written
-    /// next: then it is written on a full volume too. False for a file with holes, and when what
-    /// was preallocated is used up.
+    /// next, up to the end of what was preallocated: then it is written on a full volume too. False
+    /// for a file with holes, and when what was preallocated is used up.
     pub fn node_is_backed(&self, ino: Ino) -> bool {
         let store = &self.0.persist.store;
         let pages = |size: u64| size.div_ceil(lanefs_format::BLOCK_SIZE as u64);

@@ -159,13 +159,17 @@ impl Inodes {
             && matches!(i.state.lookup(page), Found::Here(PageAt::Hole))
     }
 
-    /// Returns whether the inode has preallocated pages, none of them behind its first `pages`, and
-    /// space for each of these: see [`crate::Store::is_backed`].
+    /// Returns whether the inode has preallocated pages, and space for each of its first `pages`,
+    /// and for the next one if any behind these are preallocated: see [`crate::Store::is_backed`].
     pub fn is_backed(&self, ino: Ino, pages: u64, io: &Io) -> Result<bool> {
+        debug_assert!(pages <= PAGES_END, "{pages} pages are more than a map can hold");
         let Some(inode) = self.get(ino, io)? else { return Ok(false) };
         self.ask(&inode, io, |s| match s.prealloc().ranges().last() {
-            Some(last) if last.end <= pages => s.room_in(&(0..pages)).map(|n| n == pages),
-            _ => Found::Here(false),
+            Some(last) => {
+                let pages = pages + u64::from(last.end > pages);
+                s.room_in(&(0..pages)).map(|n| n == pages)
+            }
+            None => Found::Here(false),
         })
     }
 
