@@ -23,6 +23,7 @@ mod tidy;
 mod tsan;
 mod virtiofs;
 mod watched;
+mod xfstests;
 
 use std::process::ExitCode;
 
@@ -52,6 +53,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   rocksdb-plugin --out DIR [--debug] [--rocksdb PREFIX]   lib/librocksdb_lanefs.so and include/lanefs_rocksdb.h below DIR
   tsan [FILTER..]   the threaded tests under ThreadSanitizer
   virtiofs [--rounds N] [work] [times] [kill]   a volume in a virtual machine: the guest's kernel at work, times beside ext4, kill -9 of the back end and of the machine
+  xfstests --source DIR [--options MOUNT-OPTIONS] [--seconds N] [--group NAME | TEST..]   the kernel developers' tests of file systems, built in DIR, on a mount (root)
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
   tidy   imports between modules, file lengths, words, assertions, leftovers, ASCII, SAFETY comments, whitespace";
 
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         ["rocksdb-plugin", ref rest @ ..] => rocksdb::main(rest),
         ["tsan", ref rest @ ..] => tsan::main(rest),
         ["virtiofs", ref rest @ ..] => virtiofs::main(rest),
+        ["xfstests", ref rest @ ..] => xfstests::main(rest),
         ["tidy"] => return run_tidy(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
