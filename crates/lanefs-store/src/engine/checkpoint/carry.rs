@@ -19,12 +19,14 @@
 //!    nothing back for it.
 
 use crate::engine::checkpoint::Checkpoints;
+use crate::engine::checkpoint::needs::chunks;
 use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
 use crate::inodes::cache::CachedInode;
 use crate::log::message::Placed;
 use crate::log::mlog::Mlog;
 use crate::log::section::Flight;
+use crate::log::space::{PARTS_OF_BLOCK, parts_of_inode};
 use lanefs_format::BLOCK_SIZE;
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
 use lanefs_format::record::groups_above;
@@ -47,17 +49,25 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub fn of(inodes: &[Arc<CachedInode>]) -> Waiting {
-        let (mut folded, mut bytes) = (0, 0);
+    /// `packed`: small inodes share blocks, those of a chunk of the inode table.
+    pub fn of(inodes: &[Arc<CachedInode>], packed: bool) -> Waiting {
+        let (mut parts, mut bytes, mut inos) = (0, 0, Vec::with_capacity(inodes.len()));
         for inode in inodes {
             let i = inode.lock();
             if i.gone || i.folded {
                 continue;
             }
-            folded += 1 + i.state.pending_nodes();
+            parts += match i.state.inline_bytes() {
+                Some(bytes) => parts_of_inode(packed, false, bytes),
+                None => (1 + i.state.pending_nodes()) * PARTS_OF_BLOCK,
+            };
             bytes += RECORD + i.state.tail_extent().map_or(0, |t| t.1 as u64) + RUN * i.state.mapped_pages();
+            inos.push(inode.ino);
         }
-        debug_assert!(folded > 0 || bytes == 0, "{bytes} bytes of no inode");
+        debug_assert!(parts >= inos.len() as u64, "{parts} parts of {} inodes", inos.len());
+        inos.sort_unstable();
+        // Of each chunk the last pack may have one inode.
+        let folded = parts.div_ceil(PARTS_OF_BLOCK) + chunks(inos.into_iter());
         Waiting { folded, carried: bytes.div_ceil(BLOCK_SIZE as u64) }
     }
 }
@@ -141,7 +151,7 @@ impl Checkpoints<'_> {
         if t.is_small() {
             return Ok(());
         }
-        let blocks = Waiting::of(waiting).carried;
+        let blocks = Waiting::of(waiting, self.inodes.packed).carried;
         let segments = blocks / u64::from(t.geometry.segment_blocks);
         let half = u64::from(t.always_kept() / 2);
         if segments > half && u64::from(t.free_count()) < segments + half {

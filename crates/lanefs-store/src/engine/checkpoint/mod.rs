@@ -136,7 +136,7 @@ impl Checkpoints<'_> {
             self.log.space.leave_dirty_nodes(left);
             let Waiting { folded, carried } = match self.log.segments.is_small() {
                 true => Waiting::default(),
-                false => Waiting::of(&m.waiting),
+                false => Waiting::of(&m.waiting, self.inodes.packed),
             };
             self.unfolded.waiting.store(folded * self.log.metadata_copies() + carried, Ordering::Relaxed);
             self.unfolded.reserve_space(self.log);

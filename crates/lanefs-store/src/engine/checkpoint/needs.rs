@@ -174,7 +174,7 @@ struct News {
 }
 
 /// Returns the number of chunks of the inode table in which inodes are, of a sorted list.
-fn chunks(inos: impl Iterator<Item = Ino>) -> u64 {
+pub(super) fn chunks(inos: impl Iterator<Item = Ino>) -> u64 {
     let mut last = None;
     inos.filter(|i| last.replace(i.chunk()) != Some(i.chunk())).count() as u64
 }
