@@ -41,8 +41,9 @@ pub(crate) struct LaneLog {
     /// Files that were renamed over another here: their content goes before the commit
     /// (persist::replaced).
     pub replaced: Vec<Ino>,
-    /// Files of `replaced` that a seal has taken and is making durable (persist::replaced, 4).
-    pub in_hand: Vec<Ino>,
+    /// Files of `replaced` that a seal has taken and is making durable, a list for each such seal
+    /// (persist::replaced, 4).
+    pub in_hand: Vec<Arc<[Ino]>>,
     /// What the running operation undoes: counted with its group.
     pub undoes: Undone,
     /// Seals that are announced: a rename over a file has to write the file first

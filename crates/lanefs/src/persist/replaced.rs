@@ -19,7 +19,9 @@
 //!    to seal meanwhile makes it durable too, which is to wait for the first.
 //! 5. Where the store finds no space for the content, what is committed is folded and it is tried
 //!    again. Only where that does not help either, or where it cannot be read, does the rename
-//!    become durable without; the file's handles get the error, and nobody else.
+//!    become durable without; the file's handles get the error, and nobody else. Behind a file that
+//!    folds have not helped the others are tried without, until one finds space: an epoch may hold a
+//!    million of them, and each fold is as long as what it looks through.
 //! 6. Where the host of an image has no space for the content, now, nothing becomes durable
 //!    without: the seal is put off, and what was taken off the lists is on one again
 //!    (`persist::host`). As much as half of what is kept for such a time may be used for it.
@@ -35,9 +37,11 @@ use crate::persist::capture::{For, With};
 use crate::persist::fold::fold_for_space;
 use crate::persist::piece;
 use crate::persist::together::Together;
+use crate::persist::writeback::threads_for;
 use lanefs_format::Ino;
+use lanefs_sync::parallel;
 use std::cell::Cell as Local;
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How often what is committed is folded for the content of a file that finds no space.
@@ -82,8 +86,8 @@ impl Drop for ReplacedFlushed<'_> {
 
 /// Announces a seal, and makes durable what was renamed over files.
 pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
-    let mut moved: BTreeSet<Ino> = BTreeSet::new();
-    let mut taken: Vec<(usize, Vec<Ino>)> = Vec::new();
+    let mut in_hand: Vec<Arc<[Ino]>> = Vec::new();
+    let mut taken: Vec<(usize, Arc<[Ino]>)> = Vec::new();
     let mut open_bytes = 0;
     let lanes = persist.journal.lanes_in_use();
     debug_assert!(lanes >= 1, "what cannot be flushed goes back to lane 0");
@@ -93,24 +97,23 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
         open_bytes += log.open_bytes();
         // An empty list is not written: two seals would share its line.
         if !log.replaced.is_empty() {
-            let list = std::mem::take(&mut log.replaced);
-            log.in_hand.extend_from_slice(&list);
+            let list: Arc<[Ino]> = std::mem::take(&mut log.replaced).into();
+            log.in_hand.push(list.clone());
             taken.push((lane, list));
         }
-        moved.extend(&log.in_hand);
+        in_hand.extend_from_slice(&log.in_hand);
     }
+    let mut moved = in_hand.concat();
+    moved.sort_unstable();
+    moved.dedup();
     let replaced = ReplacedFlushed { persist, lanes, over: Local::new(false), open_bytes };
-    let r = flush_all_renamed(persist, &moved.into_iter().collect::<Vec<_>>());
+    let r = flush_all_renamed(persist, &moved);
     // What went back to a list is there before it is in hand no more.
     for (lane, list) in taken {
         let mut log = persist.journal.lanes.lock(lane);
-        for ino in list {
-            let at = log.in_hand.iter().position(|h| *h == ino);
-            debug_assert!(at.is_some(), "4: inode {ino} was taken out of another one's hand");
-            if let Some(i) = at {
-                log.in_hand.swap_remove(i);
-            }
-        }
+        let before = log.in_hand.len();
+        log.in_hand.retain(|h| !Arc::ptr_eq(h, &list));
+        debug_assert_eq!(before, log.in_hand.len() + 1, "4: a list was taken out of another one's hand");
     }
     r.map(|()| replaced)
 }
@@ -118,9 +121,19 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
 /// Makes the content of these files durable; those that could not be tried go back to a list.
 fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
     debug_assert!(list.is_sorted_by(|a, b| a < b), "a file is flushed twice");
-    let list = flush_together(persist, list);
+    // Neighbours stay together.
+    let share = list.len().div_ceil(threads_for(persist, list.len())).max(1);
+    let left = parallel::map(list.chunks(share).collect(), |list| flush_together(persist, list));
+    let list = left.concat();
+    let mut folds = FOLDS;
     for (i, &ino) in list.iter().enumerate() {
-        match flush_renamed(persist, ino) {
+        let r = flush_by_itself(persist, ino, folds);
+        folds = match &r {
+            Err(e) if e.errno() == libc::ENOSPC => 0,
+            Err(_) => folds,
+            Ok(()) => FOLDS,
+        };
+        match r {
             // It had nothing to write: see `ops::rights`, 5.
             Err(e) if is_pending(&e) => {}
             Err(e) if is_host_pending(&e) => {
@@ -177,17 +190,27 @@ fn put_back(persist: &Persist, files: &[Ino]) {
 
 /// Makes the content of a file durable, if it is not. The caller holds no lock.
 pub(crate) fn flush_renamed(persist: &Persist, ino: Ino) -> Result<()> {
+    flush_by_itself(persist, ino, FOLDS)
+}
+
+/// Does so, and folds what is committed so often at the most.
+fn flush_by_itself(persist: &Persist, ino: Ino, folds: u32) -> Result<()> {
     // First where nothing is pinned.
     piece::wait_for_pieces(persist, ino);
     let guard = crossbeam_epoch::pin();
     // What is not in memory was written and covered by a checkpoint.
     let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return Ok(()) };
-    flush_renamed_inode(persist, inode)
+    flush_and_fold(persist, inode, folds)
 }
 
 /// Does what [`flush_renamed`] does, for an inode at hand.
 pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()> {
-    for _ in 0..FOLDS {
+    flush_and_fold(persist, inode, FOLDS)
+}
+
+fn flush_and_fold(persist: &Persist, inode: &Inode, folds: u32) -> Result<()> {
+    debug_assert!(folds <= FOLDS && inode.data().is_some(), "inode {} is no file", inode.ino);
+    for _ in 0..folds {
         match try_to_flush(persist, inode, false) {
             Err(e) if e.errno() == libc::ENOSPC => {}
             done => return done,
@@ -240,8 +263,9 @@ mod tests {
     use crate::persist::commit;
     use crate::persist::testing::volume;
     use crate::{MountOptions, OpenOptions, Volume};
+    use lanefs_format::Block;
     use lanefs_store::device::{Device, MemoryDevice};
-    use lanefs_store::{FormatOptions, Store};
+    use lanefs_store::{FormatOptions, InodeUpdate, Store, StoreError, Transaction};
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
@@ -281,6 +305,71 @@ mod tests {
         v.checkpoint().unwrap();
         v.sync().unwrap();
         assert_eq!(announced(), vec![0; inner.journal.lanes_in_use()]);
+    }
+
+    /// Makes `/new` anew so often, and renames it over a file of a number.
+    fn replace_many(v: &Volume, files: u64, content: &[u8]) {
+        for n in 0..files {
+            v.fs().write("/new", content).unwrap();
+            v.fs().rename("/new", format!("/{n}")).unwrap();
+        }
+    }
+
+    fn checkpoints(v: &Volume) -> u64 {
+        let c = v.0.persist.store.report().checkpoints;
+        c.folding + c.in_place + c.failed
+    }
+
+    /// What waits for its fold was counted as if each file had a block to itself: half of the volume
+    /// was free, and nothing was to be had. A checkpoint for each file came of that, each as long as
+    /// there were files.
+    #[test]
+    fn files_that_are_replaced_in_one_epoch_find_the_space_that_there_is() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(512 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let options = MountOptions { background: false, lanes: 4, ..MountOptions::default() };
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        const FILES: u64 = 60_000;
+        (0..FILES).for_each(|n| drop(v.fs().create(format!("/{n}")).unwrap()));
+        v.sync().unwrap();
+        v.checkpoint().unwrap();
+        let before = checkpoints(&v);
+        replace_many(&v, FILES, &[7; 4096]);
+        commit::seal_and_commit(&v.0.persist).unwrap();
+        let made = checkpoints(&v) - before;
+        assert!(made < 100, "{made} checkpoints");
+        (0..FILES).step_by(97).for_each(|n| assert_eq!(v.fs().read(format!("/{n}")).unwrap(), [7; 4096]));
+    }
+
+    /// Where folds give no space they are not made for each file.
+    #[test]
+    fn a_seal_without_space_for_many_files_does_not_fold_for_each() {
+        let (v, _device) = volume(64);
+        let store = &v.0.persist.store;
+        (0..300).for_each(|n| drop(v.fs().create(format!("/{n}")).unwrap()));
+        let large = v.fs().create("/large").unwrap();
+        v.sync().unwrap();
+        v.checkpoint().unwrap();
+        replace_many(&v, 300, &[7; 8192]);
+        let f = v.fs().open("/7", OpenOptions::new().read(true)).unwrap();
+        // All that is free, without a promise.
+        let (ino, mut attrs) = (large.inode().ino, large.inode().attrs());
+        let full = (0..4000).find_map(|n| {
+            attrs.size = (n + 1) * 16 * 4096;
+            let pages = (n * 16..n * 16 + 16).map(|p| (p, Box::new(Block([1; 4096])).into())).collect();
+            let (size_only, xattrs, reserved, more) = (false, None, 0, false);
+            let (life, rights_logged) = (Default::default(), true);
+            let u = InodeUpdate { ino, attrs, rights_logged, size_only, xattrs, pages, reserved, more, life };
+            store.submit(Transaction { inodes: vec![u], ..Transaction::default() }).err()
+        });
+        assert!(matches!(full, Some(StoreError::NoSpace)), "{full:?}");
+        let folds = || store.report().checkpoints.folding;
+        let before = folds();
+        commit::seal_and_commit(&v.0.persist).unwrap();
+        let made = folds() - before;
+        assert!(made > 0 && made < 30, "{made} folds");
+        assert_eq!(f.sync_all().map_err(|e| e.errno()), Err(libc::ENOSPC));
+        assert_eq!(v.fs().read("/7").unwrap(), [7; 8192]);
     }
 
     /// The first has taken the file off the list, and is writing it; the second finds the list

@@ -139,7 +139,7 @@ pub(super) fn write_back_first(persist: &Persist, inodes: usize, want: usize) ->
 }
 
 /// Returns how many threads so many inodes are worth.
-fn threads_for(persist: &Persist, inodes: usize) -> usize {
+pub(super) fn threads_for(persist: &Persist, inodes: usize) -> usize {
     if inodes < shared_from() { 1 } else { persist.store.threads() }
 }
 
