@@ -36,6 +36,8 @@ const WORKS: [&str; 5] = ["create", "unlink", "rename", "replace", "write"];
 const TOUCH: &str = "BEHIND_TOUCH";
 /// Bytes of memory that the work behind a file takes, about.
 const EACH: u64 = 2048;
+/// The same for a file with content.
+const EACH_WRITTEN: u64 = 12288;
 /// Threads that log, each in a directory of its own.
 const LANES: u64 = 2;
 
@@ -150,7 +152,8 @@ fn round(of: &Args, allowed: &[usize], processors: usize) -> Result<Took, Failur
         "write" => fs.write(name, [7; 4096]),
         _ => fs.create(name).map(drop),
     })?;
-    let mib = (of.files * EACH) >> 20;
+    let is_written = of.work == "replace" || of.work == "write";
+    let mib = (of.files * if is_written { EACH_WRITTEN } else { EACH }) >> 20;
     let touched =
         std::process::Command::new(std::env::current_exe()?).env(TOUCH, mib.to_string()).status()?;
     if !touched.success() {
