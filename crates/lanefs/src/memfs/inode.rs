@@ -495,6 +495,12 @@ impl Inode {
         self.data().is_some_and(|d| d.has_dirty() || self.stamps().has_pages(self.ino))
     }
 
+    /// Returns whether there is something of it that the store does not have.
+    pub fn is_to_write(&self) -> bool {
+        let changed = self.dir().is_some_and(Dir::has_changed);
+        self.has_dirty() || changed || self.has(DIRTY | XATTR_DIRTY | DATASYNC)
+    }
+
     /// Takes marks off, here and in the slots, before what they stand for is captured; returns what
     /// was set. The caller holds the sync lock and has set [`SYNCING`]. `data_only`: as far as
     /// fdatasync asks; the marks of attributes stay. `ctx`: for calls on the file's data.

@@ -95,7 +95,7 @@ impl FlushQueue {
 }
 
 /// Takes the next inode to write back from the queue, with its lock, among `turns` entries; what
-/// others hold goes to the end.
+/// others hold goes to the end, and what an fsync has written meanwhile is passed over.
 pub(crate) fn next_to_write<'g>(
     persist: &Persist,
     turns: &mut usize,
@@ -108,6 +108,11 @@ pub(crate) fn next_to_write<'g>(
         let Some(inode) = persist.memfs.inodes.get(ino, guard) else { continue };
         match inode.sync_lock.try_lock() {
             Some(l) => {
+                // Before its marks are looked at: a change that comes later lists it again.
+                inode.unlist();
+                if !inode.is_to_write() {
+                    continue;
+                }
                 q.begins(inode);
                 return Some((inode, l));
             }

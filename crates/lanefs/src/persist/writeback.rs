@@ -9,7 +9,7 @@ use crate::core::host::{HOST_PENDING, is_host_pending};
 use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
-use crate::memfs::inode::{DATASYNC, DIRTY, FREED, SYNCING, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::inode::{FREED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{hold_rights, is_pending};
 use lanefs_format::{Attrs, FileKind, Ino};
 use lanefs_sync::lock::MutexGuard;
@@ -98,7 +98,6 @@ fn write_back_turns(persist: &Persist, mut turns: usize, want: usize) -> Result<
         let mut alone = None;
         while alone.is_none() && !some.is_full() {
             let Some((inode, l)) = unsynced::next_to_write(persist, &mut turns, &guard) else { break };
-            inode.unlist();
             alone = some.add(inode, l).err().map(|l| (inode, l));
         }
         if some.is_empty() && alone.is_none() {
@@ -262,18 +261,16 @@ fn write_back_list(persist: &Persist, list: &[Ino], durable: bool, to_the_end: b
 fn is_to_write(persist: &Persist, inode: &Inode, durable: bool) -> bool {
     debug_assert!(inode.sync_lock.is_locked(), "another one may be writing inode {}", inode.ino);
     inode.unlist();
-    let has_pages = inode.has_dirty();
     // Relaxed: a name that comes meanwhile is a later change's.
     if inode.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
         // Nobody will see it again unless it is held open; then its owner's fsync or the pool's
         // pressure writes it.
-        if has_pages {
+        if inode.has_dirty() {
             persist.journal.dirty_inode(inode, 0);
         }
         return false;
     }
-    let changed = inode.dir().is_some_and(Dir::has_changed);
-    has_pages || changed || inode.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED)
+    inode.is_to_write() || inode.has(UNSYNCED)
 }
 
 /// Returns whether the store has all of an inode but for its access time. The caller holds no lock.

@@ -10,7 +10,7 @@ use crate::inodes::cache::CachedInode;
 use crate::log::space::{PARTS_OF_BLOCK, parts_of_inode};
 use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::inode::XATTR_PER_BLOCK;
-use lanefs_format::table_node::ENTRIES;
+use lanefs_format::table_node::{ENTRIES, TableEntry};
 use lanefs_format::{BLOCK_SIZE, INLINE_MAX, Ino};
 use lanefs_sync::parallel;
 use std::cell::OnceCell;
@@ -113,15 +113,23 @@ impl Checkpoints<'_> {
             while dead.next_if(|d| d < ino).is_some() {}
             dead.peek() != Some(ino)
         });
-        let parts = |ino: &Ino| match self.inodes.table.lookup(*ino, &self.log.io) {
+        let parts = |entry: &TableEntry| match entry {
             // It is new.
-            Ok(entry) if entry.block.is_none() => 0,
+            entry if entry.block.is_none() => 0,
             // A pack holds two of the largest.
-            Ok(entry) if entry.slot != 0 => PARTS_OF_BLOCK / 2,
-            // An error says nothing: the fold gets it.
+            entry if entry.slot != 0 => PARTS_OF_BLOCK / 2,
             _ => PARTS_OF_BLOCK,
         };
-        let parts = named.iter().map(parts).sum();
+        let of_chunk = |inos: &[Ino]| match self.inodes.table.find(inos[0].chunk(), &self.log.io) {
+            Ok(Some(chunk)) => {
+                let entries = chunk.entries();
+                inos.iter().map(|ino| parts(&entries[ino.slot()])).sum()
+            }
+            Ok(None) => 0,
+            // It says nothing: the fold gets it.
+            Err(_) => inos.len() as u64 * PARTS_OF_BLOCK,
+        };
+        let parts = named.chunk_by(|a, b| a.chunk() == b.chunk()).map(of_chunk).sum();
         debug_assert!(parts <= named.len() as u64 * PARTS_OF_BLOCK, "{parts} parts of {}", named.len());
         (parts, chunks(named.into_iter()))
     }

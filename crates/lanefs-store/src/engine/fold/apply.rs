@@ -248,7 +248,8 @@ impl Fold<'_> {
             }
         }
         debug_assert!(i.state.block().is_none(), "inode {ino} is on disk, and the table does not have it");
-        if b.target.is_empty() && b.xattrs.is_empty() && b.mode & libc::S_IFMT == libc::S_IFREG {
+        let is_bare = b.target.is_empty() && b.xattrs.is_empty();
+        if empty && is_bare && b.mode & libc::S_IFMT == libc::S_IFREG {
             self.inodes.cache.note_made(ino);
         }
         drop(guard);
