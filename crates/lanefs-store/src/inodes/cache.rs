@@ -11,7 +11,12 @@
 //!    the tree refers to: a block is in `fresh` from when the inode gets it until a checkpoint
 //!    captures it; `died` holds blocks of the tree that memory has given up. A block that dies
 //!    while fresh is in neither.
-//! 5. What a call gives up keeps its live mark until a checkpoint captures the inode (or somebody
+//! 5. Who has changed the inode table asks whether the inode is in memory, and tells a load under
+//!    way that it must begin again. Where the shard has no inode and no load ([`Population`]) it
+//!    takes no lock: a load is counted before it reads the table, and the table was changed before
+//!    the count is read, with a full fence on both sides. So either the load is counted by then, or
+//!    it reads what was changed. A fold of files that nobody has opened asks twice a file.
+//! 6. What a call gives up keeps its live mark until a checkpoint captures the inode (or somebody
 //!    needs the marks to be exact): `dead` has it meanwhile. So calls that free blocks of one
 //!    segment, of different files, share nothing; and the segment would not become free earlier,
 //!    because only checkpoints release segments.
@@ -29,7 +34,8 @@ use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use lanefs_sync::random::spread;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicUsize, fence};
 
 /// The way that a part of an inode has gone: whether it still has to go into a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -65,7 +71,7 @@ pub(crate) struct InodeEntry {
     pub gone: bool,
     pub fresh: BlockSet,
     pub died: Vec<BlockAddr>,
-    /// Given up, and still marked live (5).
+    /// Given up, and still marked live (6).
     dead: Vec<BlockAddr>,
     pub xattrs: Logged,
     pub tail: Logged,
@@ -119,7 +125,7 @@ impl InodeEntry {
     }
 
     /// Takes a data block from this inode, which does not refer to it any more. Its live mark goes
-    /// later (5).
+    /// later (6).
     pub fn drop_block(&mut self, segments: &SegmentTable, addr: BlockAddr) {
         debug_assert!(!self.gone, "block {addr} is taken from an inode that nobody finds");
         debug_assert!(self.dead.len() < DEAD_MAX, "{} blocks wait for their marks to go", self.dead.len());
@@ -312,15 +318,24 @@ struct Shard {
     dirty: Vec<Arc<CachedInode>>,
     /// Bytes of the trees of large maps. What is small is in `INODE_BYTES`.
     weight: usize,
+    /// Loads that have not ended (5).
+    loading: usize,
+}
+
+/// What a shard holds, for those who ask without its lock. Apart from the lock, which every look-up
+/// takes; written under it, when inodes come and go and when loads begin and end.
+#[derive(Default)]
+struct Population {
+    /// [`Shard::bytes`]. Relaxed: a figure, which hands over nothing.
+    bytes: AtomicUsize,
+    /// Inodes and loads (5). Relaxed beside the fences of who loads and who asks.
+    count: AtomicUsize,
 }
 
 /// The map of all inodes.
 pub(crate) struct InodeCache {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// [`Shard::bytes`] of each, apart from its lock, which every look-up takes: who asks for the
-    /// memory takes none. Written under the lock, when inodes come and go. Relaxed: a figure, which
-    /// hands over nothing.
-    taken: Box<[CachePadded<AtomicUsize>]>,
+    populations: Box<[CachePadded<Population>]>,
     /// Inodes on the dirty lists, by steps of [`STEP`] a shard. Written under the shard's lock when
     /// its list grows by a step, and zeroed by who takes the lists. Relaxed: for a look that need
     /// not be exact.
@@ -338,7 +353,7 @@ impl InodeCache {
     pub fn new() -> InodeCache {
         InodeCache {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
-            taken: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            populations: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             listed: CachePadded::default(),
             made: CachePadded::default(),
             one_group: Switch::of(Technique::CellGroups),
@@ -358,10 +373,59 @@ impl InodeCache {
         &self.shards[self.number(ino)]
     }
 
-    /// Notes what the shard of `ino` takes now, under its lock.
+    /// Notes what the shard of `ino` holds now, under its lock.
     fn note(&self, ino: Ino, s: &Shard) {
-        // Relaxed: a figure; see the field.
-        self.taken[self.number(ino)].store(s.bytes(), Relaxed);
+        self.populations[self.number(ino)].note(s);
+    }
+
+    /// Returns whether the shard of `ino` has no inode, and whatever is being loaded there will see
+    /// what the caller wrote before (5).
+    fn is_nobody_there(&self, ino: Ino) -> bool {
+        fence(SeqCst);
+        // Relaxed: ordered by the fence, and by the one of `begin_load`.
+        self.populations[self.number(ino)].count.load(Relaxed) == 0
+    }
+
+    /// Returns the inode; if it is not in memory, counts a load that the caller begins, and returns
+    /// the shard's count of removals.
+    fn begin_load(&self, ino: Ino) -> std::result::Result<Arc<CachedInode>, u64> {
+        let mut s = self.shard(ino).lock();
+        if let Some(c) = s.inodes.get(&ino.0) {
+            return Ok(c.clone());
+        }
+        s.loading += 1;
+        self.note(ino, &s);
+        // (5): the count is seen before the table is read.
+        fence(SeqCst);
+        Err(s.removals)
+    }
+
+    /// Ends a load that [`InodeCache::begin_load`] counted: returns the inode, which is in the cache
+    /// now, `None` if there is none, and an error if it must begin again.
+    fn end_load(
+        &self,
+        ino: Ino,
+        removals: u64,
+        found: Option<InodeEntry>,
+    ) -> std::result::Result<Option<Arc<CachedInode>>, BeginAgain> {
+        let mut s = self.shard(ino).lock();
+        debug_assert!(s.removals >= removals, "removals are counted, none is forgotten");
+        debug_assert!(s.loading > 0, "a load ends that was not counted");
+        s.loading -= 1;
+        let there = s.inodes.get(&ino.0).cloned();
+        let known = s.removals == removals;
+        let result = match (there, found) {
+            (Some(c), Some(_)) => Ok(Some(c)),
+            _ if !known => Err(BeginAgain),
+            (there, None) => Ok(there),
+            (None, Some(entry)) => {
+                let c = Arc::new(CachedInode { ino, entry: Mutex::new(entry), done: Condvar::new() });
+                s.inodes.insert(ino.0, c.clone());
+                Ok(Some(c))
+            }
+        };
+        self.note(ino, &s);
+        result
     }
 
     /// Returns the inode `ino`; `load` reads it if it is not in memory. `None` if `load` finds no
@@ -372,33 +436,26 @@ impl InodeCache {
         mut load: impl FnMut() -> Result<Option<InodeEntry>>,
     ) -> Result<Option<Arc<CachedInode>>> {
         loop {
-            let removals = {
-                let s = self.shard(ino).lock();
-                if let Some(c) = s.inodes.get(&ino.0) {
-                    return Ok(Some(c.clone()));
-                }
-                s.removals
+            let removals = match self.begin_load(ino) {
+                Ok(c) => return Ok(Some(c)),
+                Err(removals) => removals,
             };
-            let Some(inner) = load()? else {
-                let s = self.shard(ino).lock();
-                if s.removals == removals {
-                    return Ok(s.inodes.get(&ino.0).cloned());
-                }
-                continue;
-            };
-            debug_assert_eq!(inner.state.ino(), ino, "another inode was read");
-            debug_assert!(!inner.gone && !inner.listed && inner.next_ticket == 0, "inode {ino} was in use");
-            let mut s = self.shard(ino).lock();
-            debug_assert!(s.removals >= removals, "removals are counted, none is forgotten");
-            if let Some(c) = s.inodes.get(&ino.0) {
-                return Ok(Some(c.clone()));
+            // A load that unwinds stays counted: those who ask take the lock from then on.
+            let loaded = load();
+            if let Ok(Some(e)) = &loaded {
+                debug_assert_eq!(e.state.ino(), ino, "another inode was read");
+                debug_assert!(!e.gone && !e.listed && e.next_ticket == 0, "inode {ino} was in use");
             }
-            if s.removals == removals {
-                let c = Arc::new(CachedInode { ino, entry: Mutex::new(inner), done: Condvar::new() });
-                let old = s.inodes.insert(ino.0, c.clone());
-                debug_assert!(old.is_none(), "inode {ino} is in the cache twice (1)");
-                self.note(ino, &s);
-                return Ok(Some(c));
+            let (found, failed) = match loaded {
+                Ok(found) => (found, None),
+                Err(e) => (None, Some(e)),
+            };
+            let ended = self.end_load(ino, removals, found);
+            if let Some(e) = failed {
+                return Err(e);
+            }
+            if let Ok(inode) = ended {
+                return Ok(inode);
             }
         }
     }
@@ -449,7 +506,7 @@ impl InodeCache {
         self.shards.iter().flat_map(of).collect()
     }
 
-    /// Makes the live marks exact: see the head of this file, 5. Who gives up a block lists its
+    /// Makes the live marks exact: see the head of this file, 6. Who gives up a block lists its
     /// inode before it lets go of it.
     pub fn clear_live_marks(&self, segments: &SegmentTable) {
         for s in &self.shards {
@@ -471,7 +528,7 @@ impl InodeCache {
 
     /// Returns the memory of all inodes, in bytes, about.
     pub fn memory(&self) -> usize {
-        self.taken.iter().map(|t| t.load(Relaxed)).sum()
+        self.populations.iter().map(|p| p.bytes.load(Relaxed)).sum()
     }
 
     /// Returns the memory of those on the dirty lists, about.
@@ -500,8 +557,8 @@ impl InodeCache {
     /// Drops inodes that are clean and in nobody's hands, where there are more than `keep` bytes of
     /// them.
     pub fn shrink(&self, keep: usize) {
-        for (s, taken) in self.shards.iter().zip(&self.taken) {
-            if taken.load(Relaxed) <= keep / SHARDS {
+        for (s, population) in self.shards.iter().zip(&self.populations) {
+            if population.bytes.load(Relaxed) <= keep / SHARDS {
                 continue;
             }
             let mut s = s.lock();
@@ -516,7 +573,7 @@ impl InodeCache {
             });
             s.weight = weight;
             s.removals += u64::from(s.inodes.len() != before);
-            taken.store(s.bytes(), Relaxed);
+            population.note(&s);
             s.check_invariants();
         }
     }
@@ -528,12 +585,15 @@ impl InodeCache {
 
     /// Returns whether the inode is in memory.
     pub fn has(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().inodes.contains_key(&ino.0)
+        !self.is_nobody_there(ino) && self.shard(ino).lock().inodes.contains_key(&ino.0)
     }
 
     /// Returns the inode if it is in memory, which a checkpoint has written without it. If not, who
     /// looks for it in the table meanwhile looks again.
     pub fn note_written(&self, ino: Ino) -> Option<Arc<CachedInode>> {
+        if self.is_nobody_there(ino) {
+            return None;
+        }
         let mut s = self.shard(ino).lock();
         let there = s.inodes.get(&ino.0).cloned();
         s.removals += u64::from(there.is_none());
@@ -577,6 +637,19 @@ impl InodeCache {
         );
         s.take(ino);
         self.note(ino, &s);
+    }
+}
+
+/// A load began before something was written or taken out.
+struct BeginAgain;
+
+impl Population {
+    /// Notes what the shard holds now, under its lock.
+    fn note(&self, s: &Shard) {
+        debug_assert!(s.loading < usize::MAX / 2, "more loads end than begin");
+        // Relaxed: see the fields.
+        self.bytes.store(s.bytes(), Relaxed);
+        self.count.store(s.inodes.len() + s.loading, Relaxed);
     }
 }
 
@@ -645,6 +718,60 @@ mod tests {
         drop(held);
         inodes.shrink(0);
         assert_eq!(inodes.memory(), 0);
+    }
+
+    #[test]
+    fn who_loads_what_is_written_meanwhile_loads_it_again() {
+        let inodes = InodeCache::new();
+        let mut loads = 0;
+        let got = inodes.get_or_load(Ino(20), || {
+            loads += 1;
+            if loads == 1 {
+                assert!(inodes.note_written(Ino(20)).is_none(), "nobody has it yet");
+                return Ok(None);
+            }
+            Ok(Some(inner(20)))
+        });
+        assert!(got.unwrap().is_some() && loads == 2 && inodes.has(Ino(20)));
+        assert!(inodes.note_written(Ino(20)).is_some());
+        // A load that fails is none that has to be told.
+        assert!(inodes.get_or_load(Ino(21), || Err(crate::error::StoreError::Closed)).is_err());
+        assert!(!inodes.has(Ino(21)) && inodes.is_nobody_there(Ino(21)));
+        // Neither is one of what is not there, nor what left the cache.
+        assert!(inodes.get_or_load(Ino(21), || Ok(None)).unwrap().is_none());
+        assert!(inodes.is_nobody_there(Ino(21)) && !inodes.is_nobody_there(Ino(20)));
+        inodes.cached(Ino(20)).unwrap().lock().gone = true;
+        inodes.remove(Ino(20));
+        assert!(inodes.is_nobody_there(Ino(20)));
+    }
+
+    /// Of a load beside a write of the table one sees the other (5).
+    #[test]
+    fn a_load_beside_a_write_finds_what_was_written_or_is_told() {
+        let inodes = InodeCache::new();
+        let start = std::sync::Barrier::new(2);
+        let table = AtomicUsize::new(0);
+        for round in 1..=20_000 {
+            let (seen, told) = std::thread::scope(|s| {
+                let reader = s.spawn(|| {
+                    start.wait();
+                    let mut seen = 0;
+                    let got = inodes.get_or_load(Ino(20), || {
+                        seen = table.load(Relaxed);
+                        Ok(Some(inner(20)))
+                    });
+                    assert!(got.unwrap().is_some());
+                    seen
+                });
+                start.wait();
+                table.store(round, Relaxed);
+                let told = inodes.note_written(Ino(20)).is_some();
+                (reader.join().unwrap(), told)
+            });
+            assert!(seen == round || told, "round {round}: what was written is not seen");
+            inodes.cached(Ino(20)).unwrap().lock().gone = true;
+            inodes.remove(Ino(20));
+        }
     }
 
     #[test]
