@@ -397,11 +397,12 @@ impl InodeCache {
         self.note(ino, &s);
         // (5): the count is seen before the table is read.
         fence(SeqCst);
+        debug_assert!(!s.inodes.contains_key(&ino.0), "inode {ino} is in the cache, and is loaded");
         Err(s.removals)
     }
 
-    /// Ends a load that [`InodeCache::begin_load`] counted: returns the inode, which is in the cache
-    /// now, `None` if there is none, and an error if it must begin again.
+    /// Ends a load that [`InodeCache::begin_load`] counted: returns the inode, which is in the
+    /// cache now, `None` if there is none, and an error if it must begin again.
     fn end_load(
         &self,
         ino: Ino,

@@ -20,8 +20,8 @@
 //! 5. Where the store finds no space for the content, what is committed is folded and it is tried
 //!    again. Only where that does not help either, or where it cannot be read, does the rename
 //!    become durable without; the file's handles get the error, and nobody else. Behind a file that
-//!    folds have not helped the others are tried without, until one finds space: an epoch may hold a
-//!    million of them, and each fold is as long as what it looks through.
+//!    folds have not helped the others are tried without, until one finds space: an epoch may hold
+//!    a million of them, and each fold is as long as what it looks through.
 //! 6. Where the host of an image has no space for the content, now, nothing becomes durable
 //!    without: the seal is put off, and what was taken off the lists is on one again
 //!    (`persist::host`). As much as half of what is kept for such a time may be used for it.
@@ -36,8 +36,7 @@ use crate::persist::capture;
 use crate::persist::capture::{For, With};
 use crate::persist::fold::fold_for_space;
 use crate::persist::piece;
-use crate::persist::together::Together;
-use crate::persist::writeback::threads_for;
+use crate::persist::together::{Together, threads_for};
 use lanefs_format::Ino;
 use lanefs_sync::parallel;
 use std::cell::Cell as Local;
@@ -320,9 +319,9 @@ mod tests {
         c.folding + c.in_place + c.failed
     }
 
-    /// What waits for its fold was counted as if each file had a block to itself: half of the volume
-    /// was free, and nothing was to be had. A checkpoint for each file came of that, each as long as
-    /// there were files.
+    /// What waits for its fold was counted as if each file had a block to itself: half of the
+    /// volume was free, and nothing was to be had. A checkpoint for each file came of that, each as
+    /// long as there were files.
     #[test]
     fn files_that_are_replaced_in_one_epoch_find_the_space_that_there_is() {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(512 << 20).unwrap());

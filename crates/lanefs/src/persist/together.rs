@@ -19,6 +19,7 @@ use crate::persist::piece::{self, Writing};
 use lanefs_format::BLOCK_SIZE;
 use lanefs_store::{InodeUpdate, Transaction};
 use lanefs_sync::lock::MutexGuard;
+use lanefs_sync::parallel;
 use std::sync::atomic::Ordering;
 
 /// Inodes in one transaction, at most.
@@ -26,6 +27,17 @@ const MEMBERS: usize = 128;
 /// Bytes of attributes and ends of files that go into one message of the log, at most: as many as
 /// one inode may have.
 const BYTES: usize = 64 << 10;
+
+/// Returns how many inodes are worth several threads.
+fn shared_from() -> usize {
+    if cfg!(test) { 16 } else { parallel::share_from(2048, 2) }
+}
+
+/// Returns how many threads so many inodes are worth.
+pub(super) fn threads_for(persist: &Persist, inodes: usize) -> usize {
+    if inodes < shared_from() { 1 } else { persist.store.threads() }
+}
+
 /// What a writeback has taken of an inode.
 struct Member<'g> {
     inode: &'g Inode,

@@ -3,7 +3,7 @@
 
 use super::capture::{For, With, write_back_held};
 use super::names::commit_rights;
-use super::together::Together;
+use super::together::{Together, threads_for};
 use super::{Persist, checkpoint, commit, host, piece, unsynced};
 use crate::core::host::{HOST_PENDING, is_host_pending};
 use crate::error::Result;
@@ -17,10 +17,6 @@ use lanefs_sync::parallel;
 
 /// How often the log is folded for an inode that finds no space.
 const FOLDS: usize = 4;
-/// Returns how many inodes are worth several threads.
-fn shared_from() -> usize {
-    if cfg!(test) { 16 } else { parallel::share_from(2048, 2) }
-}
 
 /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
 /// `groups` in the last batch, under the inode's sync_lock, which it gives back. Returns pages
@@ -135,11 +131,6 @@ pub(super) fn write_back_first(persist: &Persist, inodes: usize, want: usize) ->
     let share = (inodes.div_ceil(threads), want.div_ceil(threads));
     let done = parallel::map(vec![share; threads], |(turns, want)| write_back_turns(persist, turns, want));
     done.into_iter().sum()
-}
-
-/// Returns how many threads so many inodes are worth.
-pub(super) fn threads_for(persist: &Persist, inodes: usize) -> usize {
-    if inodes < shared_from() { 1 } else { persist.store.threads() }
 }
 
 /// Does so for a writer that found too many dirty pages, and waits where a host has no space for
