@@ -120,10 +120,7 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
 /// Makes the content of these files durable; those that could not be tried go back to a list.
 fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
     debug_assert!(list.is_sorted_by(|a, b| a < b), "a file is flushed twice");
-    // Neighbours stay together.
-    let share = list.len().div_ceil(threads_for(persist, list.len())).max(1);
-    let left = parallel::map(list.chunks(share).collect(), |list| flush_together(persist, list));
-    let list = left.concat();
+    let list = flush_together(persist, list);
     let mut folds = FOLDS;
     for (i, &ino) in list.iter().enumerate() {
         let r = flush_by_itself(persist, ino, folds);
@@ -157,9 +154,18 @@ fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
     Ok(())
 }
 
-/// Makes the content of small files durable, many with one flush; returns the others, and those for
-/// which that failed.
+/// Makes the content of small files durable, with several threads where they are many; returns the
+/// others, and those for which that failed.
 fn flush_together(persist: &Persist, list: &[Ino]) -> Vec<Ino> {
+    debug_assert!(!list.contains(&Ino::NONE), "no file was renamed");
+    // Neighbours stay together.
+    let share = list.len().div_ceil(threads_for(persist, list.len())).max(1);
+    let left = parallel::map(list.chunks(share).collect(), |list| flush_share(persist, list));
+    left.concat()
+}
+
+/// Does so for these, many with one flush.
+fn flush_share(persist: &Persist, list: &[Ino]) -> Vec<Ino> {
     let (mut left, mut list) = (Vec::new(), list.iter().copied());
     while list.len() > 0 {
         let guard = crossbeam_epoch::pin();
