@@ -370,6 +370,7 @@ pub fn small() -> Result<Vec<Scenario>, String> {
             "cleans: by rounds of the background",
             kept.clone(),
             "write /a 0 40000; fsync /a; tick; write /a 0 40000; fsync /a; tick; write /k3 0 8000; fsync /k3; tick; \
+             write /a 0 40000; fsync /a; tick; write /k4 0 8000; fsync /k4; tick; write /a 0 40000; fsync /a; tick; \
              write /a 0 40000; fsync /a; tick"
                 .into(),
         ),
