@@ -1,7 +1,8 @@
 //! Making volumes.
 
-use crate::device::{Device, FileDevice};
+use crate::device::Device;
 use crate::error::Result;
+use lanefs_store::device::NewImage;
 use lanefs_store::{FormatOptions, Store};
 use std::path::Path;
 use std::sync::Arc;
@@ -99,8 +100,9 @@ impl CreateOptions {
     }
 
     /// Makes a volume in new image files of `size` bytes each, a multiple of 4096. After an error
-    /// nothing is left behind. Durable when it returns, as far as the directories of the files are;
-    /// after a crash before that it is whole or none.
+    /// nothing is left behind, and neither is where the process is killed, if the file system has
+    /// files without a name: they get theirs when the volume is whole. Durable when it returns, as
+    /// far as the directories of the files are; after a crash before that it is whole or none.
     ///
     /// # Errors
     /// - EEXIST: one of them exists. ENOENT, EACCES and others: those of the system, from making
@@ -109,21 +111,13 @@ impl CreateOptions {
     /// - EBUSY: another process opened one meanwhile.
     /// - EIO, ENOSPC: those of the file system under them.
     pub fn create<P: AsRef<Path>>(&self, images: &[P], size: u64) -> Result<()> {
-        let mut made = Vec::new();
-        let result = (|| {
-            for image in images {
-                made.push(Arc::new(FileDevice::create(image, size)?) as Arc<dyn Device>);
-            }
-            self.format(&made)
-        })();
-        debug_assert!(made.len() <= images.len() && (result.is_err() || made.len() == images.len()));
-        if result.is_err() {
-            for image in &images[..made.len()] {
-                // Best effort: the error that matters is the first one.
-                let _ = std::fs::remove_file(image);
-            }
-        }
-        result
+        let made: Vec<NewImage> =
+            images.iter().map(|image| NewImage::new(image, size)).collect::<Result<_, _>>()?;
+        debug_assert_eq!(made.len(), images.len(), "an image is not made");
+        let devices: Vec<_> = made.iter().map(|image| image.device() as Arc<dyn Device>).collect();
+        self.format(&devices)?;
+        drop(devices);
+        Ok(NewImage::give_names(made)?)
     }
 
     /// Makes a volume on open devices, all of each: images and block devices that are there, or

@@ -4,7 +4,7 @@ use crate::failure::{About, Failure, Outcome, written};
 use crate::{mounted, size};
 use lanefs_format::BLOCK_SIZE;
 use lanefs_format::superblock::{LABEL_MAX, MAX_MLOGS, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
-use lanefs_store::device::{Device, FileDevice, FileOptions};
+use lanefs_store::device::{Device, FileOptions, NewImage};
 use lanefs_store::{FormatOptions, OpenOptions, Store};
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -116,28 +116,23 @@ fn report(args: &Args) -> Result<(), Failure> {
 /// made, what was there is left as it was; images that were made for it are removed again if it
 /// fails.
 pub fn make(images: &[PathBuf], size: Option<u64>, options: &FormatOptions) -> Result<usize, Failure> {
-    let mut made: Vec<&Path> = Vec::new();
+    let mut made: Vec<NewImage> = Vec::new();
     // Only with --force an image that holds something is changed (in size) before the volume is
     // made.
     let sizes = images.iter().map(|i| size_of(i, size)).collect::<Option<Vec<_>>>();
     if let Some(sizes) = sizes.filter(|_| options.force) {
         options.mlogs_on(&sizes)?;
     }
-    let result = images
+    let devices = images
         .iter()
         .map(|image| device(image, images, size, options.force, &mut made))
-        .collect::<Result<Vec<_>, _>>()
-        .and_then(|devices| {
-            Store::format(&devices, options)?;
-            Ok(options.mlogs_on(&devices.iter().map(|d| d.size()).collect::<Vec<_>>())?)
-        });
-    if result.is_err() {
-        for image in made {
-            // Best effort: the error that matters is the first one.
-            let _ = std::fs::remove_file(image);
-        }
-    }
-    result
+        .collect::<Result<Vec<_>, _>>()?;
+    Store::format(&devices, options)?;
+    let mlogs = options.mlogs_on(&devices.iter().map(|d| d.size()).collect::<Vec<_>>())?;
+    debug_assert!(made.len() <= devices.len(), "an image that is no device");
+    drop(devices);
+    NewImage::give_names(made)?;
+    Ok(mlogs)
 }
 
 /// Returns the bytes an image will have; `None` for a device, which reports its size when it is
@@ -155,19 +150,20 @@ fn size_of(image: &Path, size: Option<u64>) -> Option<u64> {
 
 /// Opens an image or a device, one of `images`, makes it or sets its size. Those that were made are
 /// added to `made`.
-fn device<'a>(
-    image: &'a Path,
+fn device(
+    image: &Path,
     images: &[PathBuf],
     size: Option<u64>,
     force: bool,
-    made: &mut Vec<&'a Path>,
+    made: &mut Vec<NewImage>,
 ) -> Result<Arc<dyn Device>, Failure> {
     let name = image.display();
     let Ok(meta) = std::fs::metadata(image) else {
         let size = size.unwrap_or(DEFAULT_SIZE).next_multiple_of(BLOCK_SIZE as u64);
-        let device = FileDevice::create(image, size)?;
-        made.push(image);
-        return Ok(Arc::new(device));
+        let new = NewImage::new(image, size)?;
+        let device = new.device();
+        made.push(new);
+        return Ok(device);
     };
     let resize = size.filter(|s| meta.is_file() && *s != meta.len());
     if meta.is_file() && meta.len() == 0 || resize.is_some() && force {

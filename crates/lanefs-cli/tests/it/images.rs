@@ -26,6 +26,34 @@ fn mkfs_makes_a_sparse_image_and_does_not_overwrite() {
     lanefs_in(dir.path(), &["fsck", "v.lane"]).ok();
 }
 
+/// It left a file without a volume, which `mount --create` refuses.
+#[test]
+fn a_mkfs_that_is_killed_leaves_a_volume_or_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("v.lane");
+    let mut mkfs = std::process::Command::new(LANEFS);
+    mkfs.args(["mkfs", "--size", "256M", "v.lane"]).current_dir(dir.path());
+    mkfs.stdout(std::process::Stdio::null());
+    let begun = std::time::Instant::now();
+    assert!(mkfs.status().unwrap().success());
+    let (took, rounds) = (begun.elapsed(), 40);
+    let mut left = 0;
+    for round in 0..rounds {
+        std::fs::remove_file(&image).unwrap_or(());
+        let mut killed = mkfs.spawn().unwrap();
+        std::thread::sleep(took * round / rounds);
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert!(names.is_empty() || names == ["v.lane"], "{names:?}");
+        if !names.is_empty() {
+            lanefs_in(dir.path(), &["fsck", "v.lane"]).ok();
+            left += 1;
+        }
+    }
+    assert!(left < rounds, "none was killed in time");
+}
+
 /// Whoever wrote to an image behind the limit was ended by a signal, with what it had accepted.
 #[test]
 fn a_limit_of_what_may_be_written_is_told_before_anything_is_accepted() {

@@ -74,51 +74,6 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Makes a sparse image file of `size` bytes and opens it.
-    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
-        let path = path.as_ref();
-        let name = path.display();
-        if size == 0 || !size.is_multiple_of(BLOCK_SIZE as u64) || size > i64::MAX as u64 {
-            return Err(StoreError::Invalid(format!(
-                "{name}: an image of {size} bytes is not possible; give a multiple of {BLOCK_SIZE} below 8 EiB"
-            )));
-        }
-        may_be_written_to(&name.to_string(), size)?;
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        let not = |e: Errno, why: String| StoreError::NotOpened {
-            device: name.to_string(),
-            why,
-            errno: e.raw_os_error(),
-        };
-        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| {
-            let why = match e {
-                Errno::EXIST => "exists already; remove it first, or format it as it is".into(),
-                Errno::NOENT => "its directory does not exist; make it first".into(),
-                e => format!("cannot be created: {e}"),
-            };
-            not(e, why)
-        })?;
-        if let Err(e) = rustix::fs::ftruncate(&fd, size) {
-            // Best effort: the file is of no use to anybody.
-            let _ = rustix::fs::unlink(path);
-            return Err(not(e, cannot_be_made(size, e)));
-        }
-        // A file whose name is not durable is gone after a crash, whatever is synced into it.
-        let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let synced = rustix::fs::fsync(&fd).and_then(|()| {
-            let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            rustix::fs::fsync(rustix::fs::open(dir, open, Mode::empty())?)
-        });
-        match synced {
-            // Some file systems cannot sync a directory, and some directories may be written and
-            // not read.
-            Ok(()) | Err(Errno::INVAL | Errno::ACCESS | Errno::NOTSUP) => {}
-            Err(e) => return Err(not(e, format!("its name cannot be made durable: {e}"))),
-        }
-        drop(fd);
-        FileDevice::open_with(path, FileOptions::default())
-    }
-
     /// Opens an existing image file or block device.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<FileDevice> {
         FileDevice::open_with(path, FileOptions { read_only, ..FileOptions::default() })
@@ -127,7 +82,11 @@ impl FileDevice {
     /// Opens an existing image file or block device in a chosen way.
     pub fn open_with(path: impl AsRef<Path>, options: FileOptions) -> Result<FileDevice> {
         let path = path.as_ref();
-        let name = path.display().to_string();
+        FileDevice::open_as(path, path.display().to_string(), options)
+    }
+
+    /// Does so with another name in messages.
+    pub(super) fn open_as(path: &Path, name: String, options: FileOptions) -> Result<FileDevice> {
         let no = |why: String| StoreError::NotAVolume { device: name.clone(), why };
         let stat = rustix::fs::stat(path).map_err(|e| refused(&name, e))?;
         let block_device = match FileType::from_raw_mode(stat.st_mode) {
@@ -490,13 +449,13 @@ fn mount_of(dev: &str) -> Option<String> {
 const LIMIT: &str = "raise that limit (`ulimit -f unlimited`, or LimitFSIZE= of systemd)";
 
 /// Returns why a file is not made so long.
-fn cannot_be_made(bytes: u64, e: Errno) -> String {
+pub(super) fn cannot_be_made(bytes: u64, e: Errno) -> String {
     format!("cannot be made {bytes} bytes long: {e}; choose a smaller size or another file system")
 }
 
 /// Refuses an image of so many bytes if the process may not write files that are so long. It would
 /// be ended by a signal when it first writes behind its limit, or fail with what it had accepted.
-fn may_be_written_to(name: &str, bytes: u64) -> Result<()> {
+pub(super) fn may_be_written_to(name: &str, bytes: u64) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     match limit.filter(|limit| *limit < bytes) {
         None => Ok(()),

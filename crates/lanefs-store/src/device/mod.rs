@@ -13,6 +13,7 @@ mod host;
 mod lock;
 mod memory;
 mod mirror;
+mod new_image;
 mod recording;
 mod ring;
 mod thin;
@@ -26,6 +27,7 @@ pub(crate) use host::{HostSpace, PAUSE, longer};
 pub use lock::ImageLock;
 pub use memory::{MemoryDevice, MemoryImage};
 pub(crate) use mirror::MirrorDevice;
+pub use new_image::NewImage;
 pub use recording::{
     Counters, FlushRecord, Log, Mark, Payload, ReadRecord, Recorder, RecordingDevice, WriteRecord, thread_id,
 };
