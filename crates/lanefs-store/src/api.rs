@@ -237,6 +237,9 @@ pub struct SpaceUsage {
     pub total: u64,
     /// Of these, neither used nor promised.
     pub free: u64,
+    /// Of these again, those that nobody is promised before the next checkpoint: it makes durable
+    /// what gave them back.
+    pub later: u64,
     /// Promised by [`crate::Store::reserve`] and not yet written.
     pub reserved: u64,
     /// Inodes in use.

@@ -186,9 +186,12 @@ impl Store {
 
     /// Returns how many blocks users can fill, and how many of them are free or promised.
     pub fn space(&self) -> SpaceUsage {
+        let later = self.engine.log.space.later();
+        let free = self.engine.log.space.free_exact().saturating_add_unsigned(later);
         SpaceUsage {
             total: self.engine.log.space.total(),
-            free: self.engine.log.space.free_exact().max(0) as u64,
+            free: free.max(0).unsigned_abs(),
+            later: later.min(free.max(0).unsigned_abs()),
             reserved: self.engine.log.space.reserved().max(0) as u64,
             inodes: self.engine.totals.inodes(),
         }

@@ -187,7 +187,8 @@ impl Volume {
         if persist.store.is_host_short() {
             return Ok(0);
         }
-        let free = persist.store.space().free.saturating_sub(persist.store.left_to_root());
+        let space = persist.store.space();
+        let free = (space.free - space.later).saturating_sub(persist.store.left_to_root());
         Ok(free * lanefs_format::BLOCK_SIZE as u64)
     }
 

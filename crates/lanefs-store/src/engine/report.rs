@@ -26,10 +26,11 @@ impl Engine {
         let all = |m: &MlogFigures| m.written.data + m.written.log;
         debug_assert!(mlogs.iter().all(|m| all(&m.1) >= m.1.appended), "a part of all: {mlogs:?}");
         let (asked, issued) = log.io.flushes();
+        let free = log.space.free_exact().saturating_add_unsigned(log.space.later());
         StoreReport {
             space: SpaceReport {
                 total_bytes: bytes(log.space.total()),
-                free_bytes: bytes(log.space.free_exact().max(0) as u64),
+                free_bytes: bytes(free.max(0).unsigned_abs()),
                 reserved_bytes: bytes(log.space.reserved().max(0) as u64),
                 live_bytes: bytes(census.live_blocks),
                 inodes: self.totals.inodes(),

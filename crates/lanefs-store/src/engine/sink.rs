@@ -35,6 +35,10 @@ pub(crate) struct Sink<'a> {
     /// The last one given to a block, for all sinks of the checkpoint. Relaxed: it only counts.
     sequence: Arc<AtomicU64>,
     checkpoint: u64,
+    /// What is freed belongs to an inode that ends.
+    ends: bool,
+    /// The blocks of such inodes, for all sinks of the checkpoint. Relaxed: it only counts.
+    ended: Arc<AtomicU64>,
 }
 
 impl<'a> Sink<'a> {
@@ -42,7 +46,31 @@ impl<'a> Sink<'a> {
         // Relaxed: only the holder of the maintenance lock changes it.
         let checkpoint = log.checkpoint_number.load(Ordering::Relaxed);
         debug_assert!(checkpoint > 0 && checkpoint >> 32 == 0, "sequences of checkpoint {checkpoint}");
-        Sink { log, totals, dirty, sequence: Arc::new(AtomicU64::new(checkpoint << 32)), checkpoint }
+        let sequence = Arc::new(AtomicU64::new(checkpoint << 32));
+        Sink { log, totals, dirty, sequence, checkpoint, ends: false, ended: Arc::default() }
+    }
+
+    /// Frees what belongs to an inode that ends: it counts as free when the checkpoint is durable
+    /// ([`Sink::take_ended`]).
+    pub fn end<T>(&mut self, free: impl FnOnce(&mut Self) -> T) -> T {
+        debug_assert!(!self.ends, "an inode that ends within another's end");
+        self.ends = true;
+        let r = free(self);
+        self.ends = false;
+        r
+    }
+
+    /// Adds blocks that an inode which ends had charged and not used.
+    pub fn give_back(&self, blocks: u64) {
+        debug_assert!(i64::try_from(blocks).is_ok(), "{blocks} blocks are more than are counted");
+        self.log.space.free_later(0, blocks);
+        self.ended.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// Returns the blocks of inodes that ended, once.
+    pub fn take_ended(&mut self) -> u64 {
+        debug_assert!(!self.ends, "an inode ends");
+        self.ended.swap(0, Ordering::Relaxed)
     }
 
     /// Makes another of the same checkpoint, for a thread that works beside this one.
@@ -51,7 +79,7 @@ impl<'a> Sink<'a> {
         'a: 'b,
     {
         debug_assert!(dirty.is_empty(), "leaves that nobody of this checkpoint changed");
-        Sink { dirty, sequence: self.sequence.clone(), ..*self }
+        Sink { dirty, sequence: self.sequence.clone(), ended: self.ended.clone(), ..*self }
     }
 
     /// Takes note of the leaves that another has changed.
@@ -184,8 +212,10 @@ impl BlockSink for Sink<'_> {
 
     fn free(&mut self, addr: BlockAddr) {
         let blocks = self.log.segments.blocks_at(addr);
-        if self.log.segments.clear_live(addr) {
-            self.log.space.credit(0, blocks);
+        match self.log.segments.clear_live(addr) {
+            true if self.ends => self.give_back(blocks),
+            true => self.log.space.credit(0, blocks),
+            false => {}
         }
         self.unmark(addr);
         self.log.io.forget(addr);

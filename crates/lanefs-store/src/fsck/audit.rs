@@ -208,7 +208,7 @@ pub(crate) fn audit(engine: &Engine) -> Result<Audit> {
     if live != audit.blocks {
         audit.problems.push(format!("{live} blocks are marked as in use, {} are", audit.blocks));
     }
-    let free = engine.log.space.free_exact() + engine.log.space.reserved();
+    let free = engine.log.space.free_exact() + engine.log.space.reserved() + engine.log.space.later() as i64;
     let expected = engine.log.space.total() as i64 - live as i64 - w.unwritten as i64 - w.charged as i64
         + m.usage.summary_blocks(&engine.log.segments) as i64;
     if free != expected {

@@ -193,6 +193,15 @@ impl InodeEntry {
     /// A node for [`PAGES_A_NODE`] pages, and a first one, comes out of what is kept back: what is
     /// free can be written to the last block. A file with pages here and there has more nodes.
     pub fn charge_unwritten(&mut self, space: &Space, lane: usize) {
+        match self.unwritten_and_nodes_change(space) {
+            more @ 1.. => space.charge(lane, more.unsigned_abs()),
+            less => space.credit(lane, less.unsigned_abs()),
+        }
+    }
+
+    /// Returns how many more blocks are to be charged for these than before, for a caller that sees
+    /// to it; fewer than none: they are given back.
+    pub fn unwritten_and_nodes_change(&mut self, space: &Space) -> i64 {
         debug_assert!(!self.gone || self.state.pending_nodes() == 0, "nodes of an inode that is gone");
         let usual = 1 + self.state.mapped_pages() / PAGES_A_NODE;
         let nodes = self.state.pending_nodes().saturating_sub(usual) * space.copies();
@@ -206,10 +215,6 @@ impl InodeEntry {
             let before = std::mem::replace(&mut self.nodes_counted, dirty);
             space.count_dirty_nodes(dirty.wrapping_sub(before) as i64);
         }
-        match self.unwritten_change() + more_nodes {
-            0 => {}
-            more @ 1.. => space.charge(lane, more as u64),
-            less => space.credit(lane, less.unsigned_abs()),
-        }
+        self.unwritten_change() + more_nodes
     }
 }

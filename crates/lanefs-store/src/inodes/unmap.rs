@@ -110,12 +110,16 @@ impl Inodes {
         if tail_was != inner.state.tail_extent() {
             inner.tail = Logged::No;
         }
-        inner.charge_unwritten(&log.space, lane);
+        let more = inner.unwritten_and_nodes_change(&log.space) - n.cast_signed();
         self.cache.list_dirty(inode, inner);
+        // Behind the list: a checkpoint that knows of it has the inode (`Space::freed_so_far`).
+        match more {
+            1.. => log.space.charge(lane, more.unsigned_abs()),
+            less => log.space.free_later(lane, less.unsigned_abs()),
+        }
         self.cache.update_weight(inode.ino, inner);
         inner.check_invariants();
         drop(g);
-        log.space.credit(lane, n);
         // It cannot be: all nodes were in memory.
         r.inspect_err(|e| log.io.fail(e))
     }

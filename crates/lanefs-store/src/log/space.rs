@@ -23,6 +23,12 @@
 //! The last of a volume is left to root ([`Space::left_to_root`]), who has to be able to log in and
 //! to look when users have filled it: to others nothing is promised that would leave less.
 //!
+//! What is cut off files, punched out of them or removed counts as free when a checkpoint has made
+//! that durable ([`Space::free_later`]), no sooner: a crash would bring it back, and with it there
+//! would be more than the volume holds, if somebody had been promised its space and had synced. Who
+//! finds nothing free has a checkpoint made first. A page that is written over, or whose space stays
+//! the file's, takes as much as it gives back, and the two are counted together.
+//!
 //! Names and small inodes share blocks, so removing some of them may free bytes and no block:
 //! whoever removes a tenth of the files of a full volume could make none. What folds took out of
 //! buckets is therefore remembered ([`Space::note_taken_out`]), and where nothing is free a block
@@ -162,6 +168,25 @@ pub(crate) struct Space {
     /// Blocks promised and not yet written, for reporting. Written by those who act for the lane.
     /// A promise may be given back for another lane: only the sum means anything.
     reserved: Box<[CachePadded<AtomicI64>]>,
+    /// Blocks that count as free when what gave them back is durable. Written by those who act for
+    /// the lane, and by checkpoints.
+    later: Box<[CachePadded<AtomicU64>]>,
+}
+
+/// Blocks that a checkpoint makes durable as free: those of each lane.
+#[must_use]
+#[derive(Default, Debug)]
+pub(crate) struct FreedLater(Box<[u64]>);
+
+impl FreedLater {
+    /// Adds blocks that the checkpoint itself gives back, by what it folds. They were given back
+    /// for lane 0.
+    pub fn add(&mut self, blocks: u64) {
+        debug_assert!(!self.0.is_empty() || blocks == 0, "a checkpoint that knows no lane");
+        if let Some(first) = self.0.first_mut() {
+            *first += blocks;
+        }
+    }
 }
 
 impl Space {
@@ -183,6 +208,7 @@ impl Space {
             mlogs,
             lanes,
             reserved: (0..lanes).map(|_| CachePadded::new(AtomicI64::new(0))).collect(),
+            later: (0..lanes).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
         }
     }
 
@@ -409,6 +435,35 @@ impl Space {
         }
     }
 
+    /// Gives blocks back that count as free when the next checkpoint that begins is durable: see the
+    /// head of this file. The change that gave them back has been listed for it.
+    pub fn free_later(&self, lane: usize, blocks: u64) {
+        if blocks > 0 {
+            self.later[lane % self.lanes].fetch_add(blocks, Relaxed);
+        }
+    }
+
+    /// Returns how many blocks were given back and do not count as free yet.
+    pub fn later(&self) -> u64 {
+        self.later.iter().map(|l| l.load(Relaxed)).sum()
+    }
+
+    /// Returns what was given back so far, for a checkpoint that is about to take the lists of what
+    /// was changed.
+    pub fn freed_so_far(&self) -> FreedLater {
+        FreedLater(self.later.iter().map(|l| l.load(Relaxed)).collect())
+    }
+
+    /// Counts as free what was given back: it is durable.
+    pub fn freed_for_good(&self, freed: FreedLater) {
+        debug_assert!(freed.0.len() <= self.lanes, "lanes of another volume");
+        for (lane, blocks) in freed.0.into_iter().enumerate().filter(|f| f.1 > 0) {
+            let before = self.later[lane].fetch_sub(blocks, Relaxed);
+            debug_assert!(before >= blocks, "{blocks} of {before} blocks of lane {lane} were freed");
+            self.free.add(lane, blocks);
+        }
+    }
+
     /// Returns how many blocks are neither used nor promised; fewer than none if some were charged
     /// that were not there.
     pub fn free_exact(&self) -> i64 {
@@ -453,6 +508,23 @@ mod tests {
         assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 9, 5));
         s.unreserve(3, 5);
         assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 4, 0));
+    }
+
+    #[test]
+    fn what_a_crash_would_bring_back_is_promised_to_nobody() {
+        let s = Space::new(100, 16, 1, 1, 4);
+        let total = s.total();
+        assert!(s.reserve(0, total, Root));
+        s.account_write(0, total, total, 0);
+        s.free_later(1, 7);
+        s.free_later(6, 5);
+        let checkpoint = s.freed_so_far();
+        s.free_later(1, 3);
+        assert!(!s.reserve(2, 1, Root) && s.later() == 15, "nothing of it is durable");
+        s.freed_for_good(checkpoint);
+        assert!(s.reserve(2, 12, Root) && !s.reserve(2, 1, Root) && s.later() == 3);
+        s.freed_for_good(FreedLater::default());
+        assert_eq!((s.free_exact(), s.later()), (0, 3), "a checkpoint that did not come to an end");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{Persist, checkpoint, commit, host, reaper};
 use crate::error::Result;
+use lanefs_store::Claimant;
 use std::time::{Duration, Instant};
 
 /// Blocks that are worth a checkpoint when somebody asks how much is free: 1 MiB.
@@ -24,7 +25,7 @@ pub(crate) fn free_space(persist: &Persist) -> bool {
         return true;
     }
     let Ok(given_back) = checkpoint::checkpoint(persist) else { return false };
-    reaped > 0 || given_back > 0 || persist.store.space().free > 0
+    reaped > 0 || given_back > 0 || persist.store.has_for(Claimant::Root, 1)
 }
 
 /// Time that nobody used, of which a tenth may go into one burst of freeing for those who ask.

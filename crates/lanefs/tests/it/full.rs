@@ -1029,3 +1029,58 @@ fn the_last_of_a_volume_is_left_to_root() {
     drop((mine, appended, roots, user));
     close_and_check(root, dev);
 }
+
+/// What a truncation, a hole or a removal gave back was promised to others at once. Where these
+/// synced, and a crash came before the truncation was durable, there was more than the volume
+/// holds: what was preallocated could not be written, and holes were not punched.
+#[test]
+fn what_a_crash_brings_back_was_promised_to_nobody() {
+    let ways: [(&str, fn(&Fs, u64)); 4] = [
+        ("to nothing", |fs, _| fs.truncate("/big", 0).unwrap()),
+        ("to its half", |fs, size| fs.truncate("/big", size / 2).unwrap()),
+        ("a hole", |fs, size| {
+            let big = fs.open("/big", OpenOptions::new().write(true)).unwrap();
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            big.allocate(mode, 4096, size - 4096).unwrap();
+        }),
+        ("removed", |fs, _| fs.unlink("/big").unwrap()),
+    ];
+    for (how, takes_away) in ways {
+        for preallocated in [false, true] {
+            let (volume, dev) = volume_with(64, 1);
+            let fs = volume.as_user(Cred::root());
+            drop(volume);
+            let file = fs.create("/new").unwrap();
+            file.append(&[1; 4096]).unwrap();
+            let big = fs.create("/big").unwrap();
+            let mut size = 0;
+            for step in [1 << 20, 1 << 16, 4096] {
+                let more = |size| match preallocated {
+                    true => big.allocate(0, size, step).is_ok(),
+                    false => big.write_at(&vec![7; step as usize], size).is_ok_and(|n| n as u64 == step),
+                };
+                while more(size) {
+                    size += step;
+                }
+            }
+            fs.volume().sync().unwrap();
+            fs.volume().checkpoint().unwrap();
+            drop(big);
+            takes_away(&fs, size);
+            // As much as was given back, but for a little; then it is found to be durable.
+            let wanted = (size / 2 - (1 << 20)) / 4096 * 4096;
+            file.allocate(0, 4096, wanted).unwrap();
+            file.sync_all().unwrap();
+            let again = after_crash(&dev);
+            let what = format!("{how}, {preallocated}");
+            let file = again.open("/new", OpenOptions::new().read(true).write(true)).unwrap();
+            for at in (0..wanted).step_by(1 << 16) {
+                let part = vec![9; (wanted - at).min(1 << 16) as usize];
+                assert_eq!(file.write_at(&part, 4096 + at).unwrap(), part.len(), "{what}: at {at}");
+            }
+            file.sync_all().unwrap_or_else(|e| panic!("{what}: what was written is lost: {e}"));
+            drop(file);
+            again.volume().close().unwrap();
+        }
+    }
+}

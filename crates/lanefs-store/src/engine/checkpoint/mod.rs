@@ -57,6 +57,7 @@ use crate::log::Log;
 use crate::log::discard::DISCARDS;
 use crate::log::heat::Heat;
 use crate::log::mlog::Mlog;
+use crate::log::space::FreedLater;
 use crate::tree::block_io::{BlockSink, Owner};
 use capture::Capture;
 use lanefs_format::orphans::{self, ORPHANS_PER_BLOCK};
@@ -79,6 +80,8 @@ struct At {
     number: u64,
     /// Segments whose summaries this checkpoint will have written: see `SegmentTable::claimed`.
     claimed: u32,
+    /// What was cut off inodes that are on the lists of what was dirtied.
+    freed: FreedLater,
 }
 
 /// The tree that steps 3 to 5 made.
@@ -191,6 +194,7 @@ impl Checkpoints<'_> {
         let mut sink = Sink::new(self.log, self.totals, &mut dirty);
         let plan = folding.then_some(plan);
         let tree = self.build_tree(m, plan, input.epoch, late, &mut sink);
+        at.freed.add(sink.take_ended());
         m.usage.dirty.append(&mut dirty);
         let built = match tree {
             Ok(built) => built,
@@ -203,11 +207,12 @@ impl Checkpoints<'_> {
         self.log.io.flush(self.log.io.all())?;
         self.carried_is_durable(m);
         // 7. The slot. What was carried has to be found again.
-        let At { positions, appended, number, claimed } = at;
+        let At { positions, appended, number, claimed, freed } = at;
         let slot = self.slot(m, input.epoch, built, clean && !carried, positions);
         self.put_slot(m, slot)?;
         debug_assert!(number > m.durable, "position {number} after {}", m.durable);
         m.durable = number;
+        self.log.space.freed_for_good(freed);
         self.after_checkpoint(m, number, &appended, claimed);
         let freed = std::mem::take(&mut m.freed);
         self.put_twin(m)?;
@@ -276,6 +281,7 @@ impl Checkpoints<'_> {
                 appended: self.log.mlogs.iter().map(Mlog::appended).collect(),
                 number: self.log.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1,
                 claimed: self.log.segments.claimed(),
+                freed: self.log.space.freed_so_far(),
             }
         };
         // A transaction lists its inodes inside the section: those before P are here.

@@ -464,9 +464,11 @@ impl Fold<'_> {
             i.clear_live_marks(&self.log.segments);
             i.died.drain(..).for_each(|a| sink.unmark(a));
             i.fresh = BlockSet::default();
-            i.state.destroy(sink)?;
-            i.charge_unwritten(&self.log.space, 0);
-            self.log.space.credit(0, std::mem::take(&mut i.own_charged));
+            sink.end(|sink| i.state.destroy(sink))?;
+            let less = std::mem::take(&mut i.own_charged).cast_signed()
+                - i.unwritten_and_nodes_change(&self.log.space);
+            debug_assert!(less >= 0, "inode {} needs {less} blocks less where it ends", inode.ino);
+            sink.give_back(less.max(0).unsigned_abs());
             debug_assert_eq!(i.state.unwritten(), 0, "inode {} still has space kept for it", inode.ino);
             i.gone = true;
             i.folded
@@ -488,7 +490,7 @@ impl Fold<'_> {
         let epoch = self.log.epoch.load(Ordering::Relaxed);
         let free = self.inodes.table.clear(ino, next, epoch, &self.log.io)?;
         if !free.is_none() {
-            sink.free(free.addr);
+            sink.end(|sink| sink.free(free.addr));
         }
         freed.push((ino, next));
         Ok(())

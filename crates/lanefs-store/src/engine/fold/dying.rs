@@ -237,7 +237,7 @@ impl Fold<'_> {
         // Relaxed: for stamps and reports.
         let epoch = self.log.epoch.load(Ordering::Relaxed);
         held.clear_all(all.iter().map(next), epoch, &mut free);
-        free.iter().for_each(|block| sink.free(block.addr));
+        sink.end(|sink| free.iter().for_each(|block| sink.free(block.addr)));
         done.freed.extend(all.iter().map(next));
         done.ended.extend(all.iter().map(|d| d.at));
         for d in all {
