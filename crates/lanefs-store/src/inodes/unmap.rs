@@ -11,6 +11,9 @@ use crate::error::{Result, StoreError};
 use crate::inodes::Inodes;
 use crate::inodes::cache::{CachedInode, Logged};
 use crate::log::Log;
+use crate::log::space::Claimant;
+use crate::tree::inode_state::InodeState;
+use crate::tree::radix::Found;
 use lanefs_format::{Attrs, BlockAddr, Ino};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -39,7 +42,30 @@ impl Inodes {
         let Some(inode) = inode else { return Ok(()) };
         let portions = self.unmap_portions(log, &inode, &pages)?;
         for (n, pages) in portions.into_iter().enumerate().rev() {
-            self.unmap_at_once(log, lane, &inode, pages, cut.filter(|_| n == 0))?;
+            self.unmap_at_once(log, lane, &inode, pages, cut.filter(|_| n == 0), None)?;
+        }
+        Ok(())
+    }
+
+    /// Does so, and keeps their space for them: see [`crate::Store::zero`].
+    pub fn zero(
+        &self,
+        log: &Log,
+        lane: usize,
+        ino: Ino,
+        pages: Range<u64>,
+        cut: &Cut<'_>,
+        who: Claimant,
+    ) -> Result<()> {
+        log.check_writable()?;
+        let inode = match self.get(ino, &log.io)? {
+            Some(inode) => inode,
+            None => self.get_or_new(ino, &Attrs { size: 0, ..(cut.attrs)() }, &log.io)?,
+        };
+        let portions = self.unmap_portions(log, &inode, &pages)?;
+        for (n, portion) in portions.into_iter().enumerate().rev() {
+            let keep = Some((&pages, who));
+            self.unmap_at_once(log, lane, &inode, portion, Some(cut).filter(|_| n == 0), keep)?;
         }
         Ok(())
     }
@@ -68,7 +94,8 @@ impl Inodes {
         Ok(portions)
     }
 
-    /// Unmaps these pages, or changes nothing.
+    /// Unmaps these pages, or changes nothing. `keep`: the space of these stays the file's, and who
+    /// pays for what is kept beside them (`fallocate` keeps two ranges at most).
     fn unmap_at_once(
         &self,
         log: &Log,
@@ -76,20 +103,48 @@ impl Inodes {
         inode: &Arc<CachedInode>,
         pages: Range<u64>,
         cut: Option<&Cut<'_>>,
+        keep: Option<(&Range<u64>, Claimant)>,
     ) -> Result<()> {
-        let mut g = loop {
+        let to_keep = |s: &InodeState| {
+            let prealloc = keep.map(|(pages, _)| s.prealloc().with(pages.clone()))?;
+            Some((prealloc, s.without_block(&prealloc, &(0..u64::MAX))))
+        };
+        let (mut g, kept) = loop {
             let g = inode.lock();
             if g.gone {
                 return Err(StoreError::Invalid(format!("inode {} does not exist any more", inode.ino)));
             }
-            let Some((w, at)) = g.state.missing_in(&pages) else { break g };
-            drop(g);
-            self.read_node(inode, &w, &log.io, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+            if let Some((w, at)) = g.state.missing_in(&pages) {
+                drop(g);
+                self.read_node(inode, &w, &log.io, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+                continue;
+            }
+            match to_keep(&g.state) {
+                None => break (g, None),
+                Some((prealloc, Found::Here(unwritten))) => break (g, Some((prealloc, unwritten))),
+                Some((_, Found::Missing(w))) => {
+                    drop(g);
+                    self.read_node(inode, &w, &log.io, |s| match to_keep(s)?.1 {
+                        Found::Missing(w) => Some(w),
+                        Found::Here(_) => None,
+                    })?;
+                }
+            }
         };
         let inner = &mut *g;
+        // What is kept already, or has a block, needs nothing.
+        let beside = kept.map_or(0, |(_, unwritten)| unwritten.saturating_sub(inner.state.unwritten()));
+        if let Some((_, who)) = keep.filter(|_| beside > 0)
+            && !log.space.reserve(lane, beside, who)
+        {
+            return Err(StoreError::NoSpace);
+        }
         let tail_was = inner.state.tail_extent();
         let mut freed: SmallVec<[BlockAddr; 16]> = SmallVec::new();
-        let r = inner.state.unmap(pages.clone(), &log.io, &mut freed);
+        let r = match kept {
+            None => inner.state.unmap(pages.clone(), &log.io, &mut freed),
+            Some(kept) => inner.state.zero(pages.clone(), kept, &log.io, &mut freed),
+        };
         debug_assert!(
             inner.state.tail_extent().is_none_or(|tail| !pages.contains(&tail.0)),
             "the tail lies in {pages:?}, which are holes"
@@ -110,7 +165,8 @@ impl Inodes {
         if tail_was != inner.state.tail_extent() {
             inner.tail = Logged::No;
         }
-        let more = inner.unwritten_and_nodes_change(&log.space) - n.cast_signed();
+        log.space.account_write(lane, beside, beside, 0);
+        let more = inner.unwritten_and_nodes_change(&log.space) - (n + beside).cast_signed();
         self.cache.list_dirty(inode, inner);
         // Behind the list: a checkpoint that knows of it has the inode (`Space::freed_so_far`).
         match more {

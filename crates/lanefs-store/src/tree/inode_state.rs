@@ -499,16 +499,8 @@ impl InodeState {
         self.tail = None;
     }
 
-    /// Makes holes of a range of pages; `freed` gets the blocks they had.
-    pub fn unmap(
-        &mut self,
-        pages: Range<u64>,
-        source: &(impl BlockSource + ?Sized),
-        freed: &mut impl Extend<BlockAddr>,
-    ) -> Result<()> {
-        if pages.is_empty() {
-            return Ok(());
-        }
+    /// Takes note that pages lose what they have, but for the map.
+    fn begin_unmap(&mut self, pages: &Range<u64>) {
         if self.tail.as_ref().is_some_and(|t| pages.contains(&t.0)) {
             self.tail = None;
         }
@@ -521,6 +513,19 @@ impl InodeState {
             "the tail of inode {} is in {pages:?}, which become holes",
             self.ino
         );
+    }
+
+    /// Makes holes of a range of pages; `freed` gets the blocks they had.
+    pub fn unmap(
+        &mut self,
+        pages: Range<u64>,
+        source: &(impl BlockSource + ?Sized),
+        freed: &mut impl Extend<BlockAddr>,
+    ) -> Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        self.begin_unmap(&pages);
         if self.prealloc.is_empty() {
             self.map.unmap(pages, source, &mut |_, r| freed.extend([r.addr]))?;
             self.check_invariants();

@@ -50,6 +50,13 @@ impl<const WHOSE: u8> PageStore for Pages<WHOSE> {
         check_pages(ino, &pages);
         self.0.unmap(lane, ino, pages, cut)
     }
+    fn zero(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: &Cut<'_>) -> StoreResult<()> {
+        check_pages(ino, &pages);
+        match self.0.has_preallocation() {
+            true => self.0.zero(lane, ino, pages, cut, Self::CLAIMANT),
+            false => self.0.unmap(lane, ino, pages, Some(cut)),
+        }
+    }
     fn reserve(&self, lane: usize, blocks: u64) -> bool {
         debug_assert!(blocks <= PAGES_END, "{blocks} blocks for one call");
         let there = match WHOSE {

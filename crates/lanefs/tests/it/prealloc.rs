@@ -327,3 +327,35 @@ fn more_is_preallocated_far_apart_than_memory_takes() {
         fs.unlink("/f").unwrap();
     }
 }
+
+/// It was refused on a full volume, and had zeroed the range.
+#[test]
+fn a_range_of_a_file_is_zeroed_on_a_full_volume() {
+    for keep in [0, libc::FALLOC_FL_KEEP_SIZE] {
+        for synced in [true, false] {
+            let (fs, dev) = root(24);
+            let f = fs.create("/f").unwrap();
+            let f = {
+                drop(f);
+                open(&fs, "/f")
+            };
+            write_whole(&f, 1 << 20, 7);
+            if synced {
+                fs.volume().sync().unwrap();
+                fs.volume().checkpoint().unwrap();
+            }
+            fill_up(&fs);
+            let (from, len) = (100 + 16 * 4096, 300_000);
+            f.allocate(libc::FALLOC_FL_ZERO_RANGE | keep, from, len).unwrap();
+            let mut wanted = vec![7; 1 << 20];
+            wanted[from as usize..(from + len) as usize].fill(0);
+            assert!(fs.read("/f").unwrap() == wanted, "{keep}, {synced}");
+            // The space is the file's: it is written again, and found after a crash.
+            assert_eq!(f.write_at(&[8; 100_000], 20 * 4096).unwrap(), 100_000);
+            wanted[20 * 4096..20 * 4096 + 100_000].fill(8);
+            f.sync_all().unwrap();
+            assert!(after_crash(&dev).read("/f").unwrap() == wanted, "{keep}, {synced}, after a crash");
+            assert!(reopen(fs, &dev).read("/f").unwrap() == wanted, "{keep}, {synced}, reopened");
+        }
+    }
+}

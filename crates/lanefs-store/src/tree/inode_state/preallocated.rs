@@ -4,6 +4,7 @@ use super::InodeState;
 use crate::error::Result;
 use crate::tree::block_io::BlockSource;
 use crate::tree::radix::Found;
+use lanefs_format::BlockAddr;
 use lanefs_format::prealloc::Prealloc;
 use std::ops::Range;
 
@@ -90,6 +91,26 @@ impl InodeState {
         self.prealloc = prealloc;
         self.set_unwritten(unwritten);
         self.check_invariants();
+    }
+
+    /// Makes unwritten pages of a range of pages; `freed` gets the blocks they had. `prealloc` are
+    /// the pages that are preallocated then, these among them, of which so many have no block now.
+    pub(crate) fn zero(
+        &mut self,
+        pages: Range<u64>,
+        (prealloc, unwritten): (Prealloc, u64),
+        source: &(impl BlockSource + ?Sized),
+        freed: &mut impl Extend<BlockAddr>,
+    ) -> Result<()> {
+        debug_assert_eq!(prealloc.pages_in(&pages), pages.end - pages.start, "{pages:?} of {prealloc:?}");
+        self.begin_unmap(&pages);
+        let mut unmapped = 0;
+        let r = self.map.unmap(pages, source, &mut |_, r| {
+            unmapped += 1;
+            freed.extend([r.addr]);
+        });
+        self.preallocate(prealloc, unwritten + unmapped);
+        r.map(|_| ())
     }
 
     /// Takes the preallocated pages of a record, whose pages are in place.

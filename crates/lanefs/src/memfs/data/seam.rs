@@ -15,6 +15,11 @@ pub trait PageStore: Sync {
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()>;
     /// Makes these pages holes.
     fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> StoreResult<()>;
+    /// Makes these pages read as zeros and keeps their space, if the volume can; else they become
+    /// holes.
+    fn zero(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: &Cut<'_>) -> StoreResult<()> {
+        self.unmap(lane, ino, pages, Some(cut))
+    }
     /// Promises space for `blocks` more blocks; never blocks for long.
     fn reserve(&self, lane: usize, blocks: u64) -> bool;
     /// Promises space for a page that has a block, or is preallocated: also on a full volume, but

@@ -3,6 +3,7 @@
 use super::frame::{BEHIND, DIRTY, HOLE, IMAGE_LENT, KEPT, LENT, PageGuard, STABLE, STORED, WRITEBACK};
 use super::pool::Hand;
 use super::read::{Loaded, is_zero};
+use super::seam::StoreResult;
 use super::tree::{self, MAX_PAGES};
 use super::writeback::WritebackGuard;
 use super::{Cut, DataCtx, FileData, PAGE, page_at, pages_of};
@@ -157,6 +158,17 @@ impl FileData {
     /// Makes a range read as zeros and gives its whole pages back. The size stays, so `cut` names
     /// none: the file may grow meanwhile.
     pub fn punch_hole(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, cut: Option<&Cut<'_>>) -> Result<()> {
+        self.take_out(ctx, offset, len, |pages| ctx.store.unmap(ctx.lane, ctx.ino, pages, cut))
+    }
+
+    /// Makes a range read as zeros; `unmap` does so to its whole pages in the store.
+    fn take_out(
+        &self,
+        ctx: &DataCtx<'_>,
+        offset: u64,
+        len: u64,
+        unmap: impl FnOnce(Range<u64>) -> StoreResult<()>,
+    ) -> Result<()> {
         let end = offset.saturating_add(len).min(MAX_FILE_SIZE);
         if offset >= end {
             return Ok(());
@@ -189,7 +201,7 @@ impl FileData {
         }
         let writeback = self.lock_writeback();
         let had = ctx.store.space_in(ctx.ino, first..last)?;
-        ctx.store.unmap(ctx.lane, ctx.ino, first..last, cut)?;
+        unmap(first..last)?;
         // In the middle of preallocated pages the space may stay.
         let stored = had.saturating_sub(ctx.store.space_in(ctx.ino, first..last)?);
         debug_assert!(stored <= last - first, "more pages than there are");
@@ -223,8 +235,8 @@ impl FileData {
         }
         // Before anything is lost: where there is no space for it nothing is changed.
         self.allocate(ctx, offset, len, true, cut, dirtied)?;
-        self.punch_hole(ctx, offset, len, Some(cut))?;
         // As on other file systems the space stays the file's.
+        self.take_out(ctx, offset, len, |pages| ctx.store.zero(ctx.lane, ctx.ino, pages, cut))?;
         self.allocate(ctx, offset, len, keep_size, cut, dirtied)
     }
 
