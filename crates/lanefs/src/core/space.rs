@@ -14,7 +14,8 @@
 //!    checkpoint frees the old ones. That comes out of what is kept back for checkpoints, in
 //!    recovery too; so before changes that are not folded could need half of the free segments,
 //!    there is a checkpoint ([`log_needs_fold`]). Extended attributes outside the inode
-//!    count twice there: an fsync logs them, a checkpoint writes their blocks.
+//!    count twice there: an fsync logs them, a checkpoint writes their blocks. So do long names and
+//!    targets, of which a volume may be promised full before any of it is written.
 //! 5. All of these are blocks of the tree. In a volume that keeps two copies of it each promise is
 //!    of two blocks ([`lanefs_store::Store::reserve_nodes`]); what travels with the epochs is
 //!    counted without the copies.
@@ -225,18 +226,24 @@ pub(crate) fn promise_of_xattrs(core: &Core, from: usize, to: usize) -> u64 {
 
 /// Returns whether what is logged and not folded could need half of the segments that are free (4).
 /// As long as a quarter of a volume is free that is not small, commits and the background see to it
-/// in time.
+/// in time, but for what many calls log within a moment: it is written to the log, and stays there
+/// until it is folded, into the blocks that were promised for it and others that are written anew.
+/// The log and those may have half of what is free beside all promises.
 pub(crate) fn log_needs_fold(core: &Core) -> bool {
     let free = core.store.free_segment_blocks();
     let copies = core.store.metadata_copies();
     debug_assert!(copies >= 1, "the tree lies nowhere");
     // Relaxed: an estimate.
     let attributes = (1 + copies) * core.budget.xattr_blocks.load(Relaxed);
+    let log = core.journal.log_bytes();
+    let anew = copies * BLOCKS_A_CHANGE * (log / BYTES_A_CHANGE) as u64;
     if has_plenty(core) {
-        return attributes > free / 2;
+        let s = core.store.space();
+        let used = s.total.saturating_sub(s.free + s.reserved);
+        let takes = (log / BLOCK_SIZE) as u64 + anew.min(used);
+        return attributes > free / 2 || takes > free.saturating_sub(s.reserved) / 2;
     }
-    let changes = (core.journal.log_bytes() / BYTES_A_CHANGE) as u64;
-    copies * BLOCKS_A_CHANGE * changes + attributes > free / 2
+    anew + attributes > free / 2
 }
 
 /// Makes what was deleted count as free; see [`Persistence::free_space`](super::Persistence).

@@ -1035,7 +1035,8 @@ fn the_last_of_a_volume_is_left_to_root() {
 /// holds: what was preallocated could not be written, and holes were not punched.
 #[test]
 fn what_a_crash_brings_back_was_promised_to_nobody() {
-    let ways: [(&str, fn(&Fs, u64)); 4] = [
+    type TakesAway = fn(&Fs, u64);
+    let ways: [(&str, TakesAway); 4] = [
         ("to nothing", |fs, _| fs.truncate("/big", 0).unwrap()),
         ("to its half", |fs, size| fs.truncate("/big", size / 2).unwrap()),
         ("a hole", |fs, size| {
@@ -1081,6 +1082,48 @@ fn what_a_crash_brings_back_was_promised_to_nobody() {
             file.sync_all().unwrap_or_else(|e| panic!("{what}: what was written is lost: {e}"));
             drop(file);
             again.volume().close().unwrap();
+        }
+    }
+}
+
+/// What had been logged in a moment, of long targets and names, was more than a volume could hold
+/// beside the blocks that it is folded into: the fold found no space, and the volume stopped.
+#[test]
+fn a_volume_is_filled_in_a_moment_with_what_is_long_in_the_log() {
+    type Makes = fn(&Fs, usize) -> lanefs::Result<()>;
+    let ways: [(&str, Makes); 3] = [
+        ("targets", |fs, n| fs.symlink("x".repeat(3000), format!("/l{n}"))),
+        ("names", |fs, n| {
+            // A file has so many names at the most.
+            let file = format!("/of {}", n / 50_000);
+            if n % 50_000 == 0 {
+                fs.create(&file)?;
+            }
+            fs.link(&file, format!("/{n:08}{}", "y".repeat(240)))
+        }),
+        ("directories", |fs, n| fs.mkdir(format!("/{n:08}{}", "y".repeat(240)), 0o755)),
+    ];
+    for (what, makes) in ways {
+        for (mib, background) in [(96, false), (128, true)] {
+            let dev = Arc::new(MemoryDevice::new(mib << 20).unwrap());
+            let d: Arc<dyn Device> = dev.clone();
+            Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
+            let options = MountOptions { background, cache_size: 1 << 30, ..options() };
+            let fs = Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
+            fs.write("/early", vec![7; 2 << 20]).unwrap();
+            let made = (0..).find(|n| makes(&fs, *n).is_err()).unwrap();
+            let e = makes(&fs, made).unwrap_err();
+            assert_eq!(e.errno(), libc::ENOSPC, "{what}, {mib} MiB, {background}: {e}");
+            fs.volume().sync().unwrap_or_else(|e| panic!("{what}, {mib} MiB, {background}: {e}"));
+            fs.volume().close().unwrap();
+            let fs = after_crash(&dev);
+            let is_made = |name: &[u8]| !name.starts_with(b"early") && !name.starts_with(b"of ");
+            let names = fs
+                .read_dir("/")
+                .unwrap()
+                .filter(|e| is_made(e.as_ref().unwrap().name().as_encoded_bytes()))
+                .count();
+            assert_eq!(names, made, "{what}, {mib} MiB");
         }
     }
 }
