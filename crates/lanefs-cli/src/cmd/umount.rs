@@ -72,8 +72,8 @@ pub fn run(args: &Args) -> Outcome {
     match closed {
         Ok(None | Some(true)) => Ok(0),
         Ok(Some(false)) => Err(Failure::new(format_args!(
-            "{images}: unmounted, but the volume was not closed cleanly; what was synced is safe. Run \
-             `lanefs fsck {images}`, and {reason}"
+            "{images}: unmounted, but the volume was not closed cleanly: what was synced is safe, and something \
+             else that programs had written may be lost. Run `lanefs fsck {images}`, and {reason}"
         ))),
         Err(e) => Err(Failure::new(format_args!(
             "{images}: unmounted, but the volume cannot be read: {e}. It may not have been closed cleanly; {reason}"
