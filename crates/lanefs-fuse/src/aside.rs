@@ -15,8 +15,9 @@
 //!    its cache would stay there. If anybody may have, the pages are dropped here once more, before
 //!    the answer.
 //! A3 *Names.* Where a change of a directory was made and the call fails all the same, what the
-//!    kernel believes of the name is dropped. It waits for the caller to be answered, so nobody
-//!    waits for it.
+//!    kernel believes of the name is dropped. That waits until nobody has the directory locked: for
+//!    the answer to the caller, and to others whose requests may wait here. So another thread does
+//!    it, for which nobody waits.
 //!
 //! A4 *Space.* Where little space is left, a file's pages are written back before its next write is
 //!    taken ([`crate::space`]).
@@ -39,6 +40,9 @@
 //!    Somebody who commits for others may ask, so each question has a thread of its own, and is
 //!    given up after [`LONGEST`]: the piece may wait for memory that the commit is to free.
 //!
+//! A9 *Taking.* Where little space is left, what takes some past the kernel's cache waits until the
+//!    kernel has handed over what it gathered of all files (R8 of [`crate::space`]).
+//!
 //! No signal ends such a call: it waits until the requests are served, or the connection is cut. A
 //! server that is killed in one cannot end by itself; its watchdog cuts then ([`crate::watchdog`]).
 //!
@@ -46,8 +50,8 @@
 //! [`crate::guest`].
 //!
 //! A request that came through a ring has to be answered by the thread that has it; there another
-//! thread is started where none is left (`rings`), and it makes the calls of A1, A2 and A4 to A6
-//! itself.
+//! thread is started where none is left (`rings`), and it makes the calls of A1, A2, A4 to A6 and
+//! A9 itself.
 
 use crate::blocking_hook::{PATIENCE, about_to_wait_for_requests};
 use crate::handles::{ASSUMED, Handles};
@@ -56,11 +60,10 @@ use crate::space::Space;
 use crate::wire::{Caller, Device, Errno, Reply, ReplyBuffer};
 use lanefs::{File, Ino};
 use lanefs_sync::SignalsBlocked;
-use std::io;
 use std::ops::Range;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// How long is waited for a piece of a file that grows (A8).
@@ -91,24 +94,109 @@ pub(crate) enum What {
     Rename(Box<Renaming>),
 }
 
-/// Something that the thread does.
+/// Something for which somebody waits.
 enum Errand {
     Answer(Job),
-    /// The kernel is to drop the name in the directory (A3).
-    Forget(Ino, Vec<u8>),
-    /// The kernel is to drop the pages of the file (A7).
-    Drop(Ino),
+    /// A request is to be done once more (A9).
+    Again(Again),
 }
 
-type Running = (Sender<Errand>, JoinHandle<()>);
+/// Something that the kernel is to drop, for which nobody waits.
+enum Stale {
+    /// The name in the directory (A3).
+    Name(Ino, Vec<u8>),
+    /// The pages of the file (A7).
+    Pages(Ino),
+}
 
-/// The thread; started when it is first needed.
+/// A request that waits for space (A9).
+struct Again {
+    bytes: u64,
+    for_root: bool,
+    /// Does it, and answers: whether there is space.
+    then: Box<dyn FnOnce(bool) + Send>,
+}
+
+/// A thread that has a queue.
+struct Worker<T> {
+    running: Mutex<Option<(Sender<T>, JoinHandle<()>)>>,
+}
+
+/// The threads; started when they are first needed.
 pub(crate) struct Aside {
     handles: Arc<Handles>,
     space: Arc<Space>,
     /// `None`: the kernel cannot be told anything.
     device: Option<Arc<Device>>,
-    running: Mutex<Option<Running>>,
+    errands: Worker<Errand>,
+    stale: Arc<Worker<Stale>>,
+}
+
+impl<T: Send + 'static> Worker<T> {
+    fn new() -> Worker<T> {
+        Worker { running: Mutex::new(None) }
+    }
+
+    /// Gives the thread something to do. `work` is what it does with its queue.
+    fn send(
+        &self,
+        name: &str,
+        thing: T,
+        work: impl FnOnce(Receiver<T>) + Send + 'static,
+    ) -> Result<(), Errno> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.is_none() {
+            let (things, queue) = channel::<T>();
+            let _blocked = SignalsBlocked::new();
+            let thread = Builder::new().name(name.into()).spawn(move || {
+                // As who serves requests does: some of what is done here waits for the device.
+                lanefs::set_patience(Some(PATIENCE));
+                work(queue);
+            });
+            *running = Some((things, thread.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))?));
+        }
+        debug_assert!(running.is_some(), "{name} was started");
+        match &*running {
+            Some((things, _)) => things.send(thing).map_err(|_| Errno(libc::EIO)),
+            None => Err(Errno(libc::EIO)),
+        }
+    }
+
+    /// Waits until all is done that it was given.
+    fn stop(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((things, thread)) = running {
+            drop(things);
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Worker<Stale> {
+    /// Has the kernel drop something, some time.
+    fn drop_soon(&self, device: &Arc<Device>, stale: Stale) {
+        let (device, ino) = (Arc::clone(device), stale.ino());
+        let sent = self.send("lanefs-stale", stale, move |queue| {
+            for stale in queue {
+                match stale {
+                    Stale::Name(dir, name) => drop_name(&device, dir, &name),
+                    Stale::Pages(ino) => flush_kernel_pages(&device, ino),
+                }
+            }
+        });
+        if sent.is_err() {
+            tracing::warn!("inode {}: what the kernel believes of it may be wrong", ino.0);
+        }
+    }
+}
+
+impl Stale {
+    /// Returns the inode that it is about.
+    fn ino(&self) -> Ino {
+        let (Stale::Name(ino, _) | Stale::Pages(ino)) = self;
+        debug_assert!(ino.0 != 0, "a change of no inode");
+        *ino
+    }
 }
 
 /// Returns the position of the data or the hole.
@@ -141,6 +229,57 @@ fn rename(device: &Device, renaming: &Renaming, changed: &mut Vec<(Ino, Vec<u8>)
             }
             Err(e)
         }
+    }
+}
+
+/// Does what is in the queue, until nothing comes any more.
+fn run(
+    queue: &Receiver<Errand>,
+    mine: &Arc<Device>,
+    handles: &Handles,
+    space: &Space,
+    stale: &Worker<Stale>,
+) {
+    let mut bytes = ReplyBuffer::new(256);
+    let mut changed = Vec::new();
+    for errand in queue {
+        let job = match errand {
+            Errand::Answer(job) => job,
+            Errand::Again(Again { bytes, for_root, then }) => {
+                let _taking = space.taking();
+                then(make_space(mine, handles, space, bytes, for_root));
+                space.look();
+                continue;
+            }
+        };
+        let mut reply = Reply::over(bytes.bytes());
+        debug_assert!(job.ino.0 != 0, "a request about no inode");
+        let result = match job.what {
+            What::Seek { handle, made, offset, whence } => {
+                flush_kernel_pages(&job.device, job.ino);
+                seek(handles, handle, made, offset, whence).and_then(|at| reply.u64(at))
+            }
+            What::Attributes { ttl, caller } => ask(&job.device, space, (job.ino, caller), ttl, &mut reply),
+            What::Flags(flags) => {
+                flush_kernel_pages(&job.device, job.ino);
+                let set = space.set_flags(job.ino, flags);
+                drop_attributes(&job.device, job.ino);
+                set.and_then(|()| reply.put(&[0; 16]))
+            }
+            What::Rename(renaming) => {
+                flush_kernel_pages(&job.device, job.ino);
+                rename(&job.device, &renaming, &mut changed)
+            }
+            What::Written { offset, bytes } => {
+                drop_pages(&job.device, job.ino, offset, bytes);
+                reply.u32(bytes).and_then(|()| reply.u32(0))
+            }
+        };
+        debug_assert!(reply.entered.is_empty() && reply.opened.is_none(), "nobody would undo it");
+        if let Err(e) = job.device.send(reply.finish(job.unique, result)) {
+            tracing::warn!("answering a request about inode {}: {e}", job.ino.0);
+        }
+        changed.drain(..).for_each(|(dir, name)| stale.drop_soon(mine, Stale::Name(dir, name)));
     }
 }
 
@@ -185,10 +324,22 @@ fn ask(
             tracing::warn!("inode {}: the kernel may write without asking: {e}", ino.0);
         }
     }
+    space.lets_through();
     let mut stat = space.stat(ino)?;
     // W9 of `requests::content`: somebody is about to write to it.
     stat.blocks = stat.blocks.max(ASSUMED);
     reply.attr_out(&stat, ttl)
+}
+
+/// Calls in what the kernel has gathered, and returns whether there is space for so many bytes
+/// beside the reserve (A9). The caller has the turn of who takes space.
+fn make_space(device: &Device, handles: &Handles, space: &Space, bytes: u64, for_root: bool) -> bool {
+    debug_assert!(space.reserve() > 0, "nothing is gathered, and nobody asks");
+    if space.becomes_scarce() {
+        handles.written().into_iter().for_each(|ino| drop_attributes(device, ino));
+    }
+    space.flush_gathered(|| handles.written().into_iter().for_each(|ino| flush_kernel_pages(device, ino)));
+    space.has_reserve_beside(bytes, for_root)
 }
 
 /// Has the kernel drop the pages of a range.
@@ -215,7 +366,7 @@ pub(crate) fn await_pieces(device: &Arc<Device>, ino: Ino, ranges: &[Range<u64>]
         drop(told);
     };
     let blocked = SignalsBlocked::new();
-    let asks = std::thread::Builder::new().name("lanefs-pieces".into()).spawn(ask).is_ok();
+    let asks = Builder::new().name("lanefs-pieces".into()).spawn(ask).is_ok();
     drop(blocked);
     if !asks || done.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
         tracing::warn!("inode {}: what is late is taken for a hole", ino.0);
@@ -223,9 +374,9 @@ pub(crate) fn await_pieces(device: &Arc<Device>, ino: Ino, ranges: &[Range<u64>]
 }
 
 impl Aside {
-    /// Makes the queue; the thread is started when it is first needed.
+    /// Makes the queues; the threads are started when they are first needed.
     pub(crate) fn new(handles: Arc<Handles>, space: Arc<Space>, device: Option<Arc<Device>>) -> Aside {
-        Aside { handles, space, device, running: Mutex::new(None) }
+        Aside { handles, space, device, errands: Worker::new(), stale: Arc::new(Worker::new()) }
     }
 
     /// Has the kernel write back or drop the pages, then answers.
@@ -235,34 +386,25 @@ impl Aside {
 
     /// Has the kernel drop what it believes of a name, some time (A3).
     pub(crate) fn forget(&self, dir: Ino, name: &[u8]) {
-        debug_assert!(!name.is_empty() && dir.0 != 0, "a change of this name was made");
-        if self.device.is_none() {
-            return;
-        }
-        if self.send(Errand::Forget(dir, name.to_vec())).is_err() {
-            tracing::warn!("directory {}: what the kernel believes of a name may be wrong", dir.0);
+        debug_assert!(!name.is_empty(), "a change of this name was made");
+        if let Some(device) = &self.device {
+            self.stale.drop_soon(device, Stale::Name(dir, name.to_vec()));
         }
     }
 
     /// Has the kernel drop the pages of a file, some time (A7).
     pub(crate) fn drop_pages_soon(&self, ino: Ino) {
-        debug_assert!(ino.0 != 0, "a change of this file failed");
-        if self.device.is_some() && self.send(Errand::Drop(ino)).is_err() {
-            tracing::warn!("inode {}: stale pages may stay in the kernel's cache", ino.0);
+        if let Some(device) = &self.device {
+            self.stale.drop_soon(device, Stale::Pages(ino));
         }
     }
 
     /// Gives the thread something to do.
     fn send(&self, errand: Errand) -> Result<(), Errno> {
-        let mut running = self.running.lock().unwrap_or_else(|e| e.into_inner());
-        if running.is_none() {
-            *running = Some(self.start().map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))?);
-        }
-        debug_assert!(running.is_some());
-        match &*running {
-            Some((errands, _)) => errands.send(errand).map_err(|_| Errno(libc::EIO)),
-            None => Err(Errno(libc::EIO)),
-        }
+        let mine = self.device.clone().ok_or(Errno(libc::EIO))?;
+        let (handles, space, stale) =
+            (Arc::clone(&self.handles), Arc::clone(&self.space), Arc::clone(&self.stale));
+        self.errands.send("lanefs-aside", errand, move |queue| run(&queue, &mine, &handles, &space, &stale))
     }
 
     /// Has the kernel write back and drop the pages of the file, and waits for that.
@@ -285,6 +427,31 @@ impl Aside {
         ask(device, &self.space, (ino, caller), ttl, reply)
     }
 
+    /// Calls in what the kernel has gathered, and has `then` told whether there is space for so
+    /// many bytes (A9).
+    pub(crate) fn again(
+        &self,
+        bytes: u64,
+        for_root: bool,
+        then: impl FnOnce(bool) + Send + 'static,
+    ) -> Result<(), Errno> {
+        debug_assert!(self.device.is_some(), "a kernel that cannot be told gathers nothing");
+        self.send(Errand::Again(Again { bytes, for_root, then: Box::new(then) }))
+    }
+
+    /// Does the same, and waits for it: the thread that asks serves a ring.
+    pub(crate) fn with_space<T>(&self, bytes: u64, for_root: bool, then: impl FnOnce(bool) -> T) -> T {
+        debug_assert!(self.device.is_some(), "a kernel that cannot be told gathers nothing");
+        let _taking = self.space.taking();
+        let found = match &self.device {
+            Some(device) => make_space(device, &self.handles, &self.space, bytes, for_root),
+            None => true,
+        };
+        let done = then(found);
+        self.space.look();
+        done
+    }
+
     /// Has the kernel drop the pages of a range, and waits for that.
     pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, bytes: u32) {
         if let Some(device) = &self.device {
@@ -300,72 +467,9 @@ impl Aside {
         }
     }
 
-    /// Starts the thread.
-    fn start(&self) -> io::Result<Running> {
-        let mine = self.device.clone().ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))?;
-        let (errands, queue) = channel::<Errand>();
-        let handles = Arc::clone(&self.handles);
-        let space = Arc::clone(&self.space);
-        let _blocked = SignalsBlocked::new();
-        let thread = std::thread::Builder::new().name("lanefs-aside".into()).spawn(move || {
-            // As who serves requests does: some of what is done here waits for the device.
-            lanefs::set_patience(Some(PATIENCE));
-            let mut bytes = ReplyBuffer::new(256);
-            let mut changed = Vec::new();
-            for errand in queue {
-                let job = match errand {
-                    Errand::Answer(job) => job,
-                    Errand::Forget(dir, name) => {
-                        drop_name(&mine, dir, &name);
-                        continue;
-                    }
-                    Errand::Drop(ino) => {
-                        flush_kernel_pages(&mine, ino);
-                        continue;
-                    }
-                };
-                let mut reply = Reply::over(bytes.bytes());
-                debug_assert!(job.ino.0 != 0, "a request about no inode");
-                let result = match job.what {
-                    What::Seek { handle, made, offset, whence } => {
-                        flush_kernel_pages(&job.device, job.ino);
-                        seek(&handles, handle, made, offset, whence).and_then(|at| reply.u64(at))
-                    }
-                    What::Attributes { ttl, caller } => {
-                        ask(&job.device, &space, (job.ino, caller), ttl, &mut reply)
-                    }
-                    What::Flags(flags) => {
-                        flush_kernel_pages(&job.device, job.ino);
-                        let set = space.set_flags(job.ino, flags);
-                        drop_attributes(&job.device, job.ino);
-                        set.and_then(|()| reply.put(&[0; 16]))
-                    }
-                    What::Rename(renaming) => {
-                        flush_kernel_pages(&job.device, job.ino);
-                        rename(&job.device, &renaming, &mut changed)
-                    }
-                    What::Written { offset, bytes } => {
-                        drop_pages(&job.device, job.ino, offset, bytes);
-                        reply.u32(bytes).and_then(|()| reply.u32(0))
-                    }
-                };
-                debug_assert!(reply.entered.is_empty() && reply.opened.is_none(), "nobody would undo it");
-                if let Err(e) = job.device.send(reply.finish(job.unique, result)) {
-                    tracing::warn!("answering a request about inode {}: {e}", job.ino.0);
-                }
-                // Not before the answer: whoever waits for it holds the directories.
-                changed.drain(..).for_each(|(dir, name)| drop_name(&mine, dir, &name));
-            }
-        })?;
-        Ok((errands, thread))
-    }
-
     /// Waits for the answers still due. No request comes any more.
     pub(crate) fn stop(&self) {
-        let running = self.running.lock().unwrap_or_else(|e| e.into_inner()).take();
-        if let Some((errands, thread)) = running {
-            drop(errands);
-            let _ = thread.join();
-        }
+        self.errands.stop();
+        self.stale.stop();
     }
 }

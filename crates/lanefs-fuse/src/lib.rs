@@ -52,6 +52,7 @@ mod signals;
 mod space;
 mod summary;
 mod sync_errors;
+mod taking;
 mod translate;
 mod watchdog;
 mod wire;

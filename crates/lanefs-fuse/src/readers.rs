@@ -10,6 +10,7 @@ use crate::idle::Pace;
 use crate::lone_caller::LoneCaller;
 use crate::reader_pool::{Next, ReaderPool};
 use crate::requests::serve;
+use crate::taking::with_found;
 use crate::wire::{Answer, Device, Errno, Now, Origin, Reply, ReplyBuffer, Request, request_bytes};
 use lanefs_sync::SignalsBlocked;
 use std::io;
@@ -47,15 +48,20 @@ pub(crate) fn start(
     }
     debug_assert_eq!(devices.len(), threads, "a descriptor for each");
     let pool = Arc::new(ReaderPool::new(reading));
+    // Of the thread that does some requests once more.
+    let aside = Arc::new(adaptor.counts.thread());
     let _blocked = SignalsBlocked::new();
     devices
         .into_iter()
         .enumerate()
         .map(|(i, device)| {
-            let (adaptor, pool) = (Arc::clone(adaptor), Arc::clone(&pool));
+            let (adaptor, pool, aside) = (Arc::clone(adaptor), Arc::clone(&pool), Arc::clone(&aside));
             Builder::new().name(format!("lanefs-fuse-{i}")).spawn(move || {
-                let result =
-                    if pool.join() { read(&adaptor, &device, &pool, most, (i, waits)) } else { Ok(()) };
+                let result = if pool.join() {
+                    read(&adaptor, &device, &pool, most, (i, waits), &aside)
+                } else {
+                    Ok(())
+                };
                 pool.end();
                 result.inspect_err(|e| adaptor.serving_failed(e))
             })
@@ -84,7 +90,10 @@ pub(crate) fn perform(
         reply.answer = Answer::Now;
         Err(Errno(libc::EIO))
     });
-    mine.count(request, reply, begun);
+    // What is done once more counts then.
+    if !matches!(reply.answer, Answer::Again(_)) {
+        mine.count(request, reply, begun);
+    }
     debug_assert!(
         reply.answer == Answer::Now || (reply.entered.is_empty() && reply.opened.is_none()),
         "an answer that is not sent from here gives nothing to the kernel"
@@ -100,13 +109,65 @@ pub(crate) fn perform(
 #[cfg(lanefs_tsan)]
 static ANSWERS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
+/// Has a request done once more by the thread that waits for space for it, and answered there.
+fn again(
+    (adaptor, mine): (&Arc<Adaptor>, &Arc<ThreadCounts>),
+    device: &Arc<Device>,
+    request: &[u8],
+    bytes: u64,
+) -> Result<(), Errno> {
+    debug_assert!(Request::decode(request).is_some(), "it was served once");
+    let for_root = Request::decode(request).is_none_or(|r| !r.is_user());
+    let (adaptor, device, request) = (Arc::clone(adaptor), Arc::clone(device), request.to_vec());
+    let mine = Arc::clone(mine);
+    let served = Arc::clone(&adaptor);
+    served.aside.again(bytes, for_root, move |found| {
+        let Some(request) = Request::decode(&request) else { return };
+        let mut bytes = ReplyBuffer::new(OF_NAMES);
+        let mut reply = Reply::over(bytes.bytes());
+        let origin = Origin::Device(Arc::clone(&device));
+        let result = with_found(found, || perform(&adaptor, &mine, &request, &mut reply, &origin));
+        answer(&adaptor, &device, &request, &mut reply, result);
+    })
+}
+
+/// Bytes that the answers have of requests that take space.
+const OF_NAMES: usize = 512;
+
+/// Answers a request that was done, unless somebody else does. What the kernel does not take of it
+/// is taken back.
+fn answer(
+    adaptor: &Adaptor,
+    device: &Device,
+    request: &Request<'_>,
+    reply: &mut Reply,
+    result: Result<(), Errno>,
+) {
+    debug_assert!(!matches!(reply.answer, Answer::Again(_)), "it is to be done once more");
+    let taken = match (reply.answer, result) {
+        (Answer::None, _) | (Answer::Elsewhere, Ok(())) => true,
+        (_, result) => {
+            let sent = device.send(reply.finish(request.unique, result));
+            result.is_ok()
+                && sent.unwrap_or_else(|e| {
+                    tracing::error!("the kernel refused the answer to request {}: {e}", request.op);
+                    false
+                })
+        }
+    };
+    if !taken {
+        adaptor.undo(reply);
+    }
+}
+
 /// Reads requests, has them done and answers, until the connection has ended.
 fn read(
-    adaptor: &Adaptor,
+    adaptor: &Arc<Adaptor>,
     device: &Arc<Device>,
     pool: &ReaderPool,
     most: usize,
     (thread, waits): (usize, Waits),
+    aside: &Arc<ThreadCounts>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; most];
     let mut bytes = ReplyBuffer::new(most);
@@ -126,20 +187,15 @@ fn read(
         }
         let mut reply = Reply::over(bytes.bytes());
         let result = perform(adaptor, &mine, &request, &mut reply, &origin);
-        let taken = match (reply.answer, result) {
-            (Answer::None, _) | (Answer::Elsewhere, Ok(())) => true,
-            (_, result) => {
-                let sent = device.send(reply.finish(request.unique, result));
-                result.is_ok()
-                    && sent.unwrap_or_else(|e| {
-                        tracing::error!("the kernel refused the answer to request {}: {e}", request.op);
-                        false
-                    })
+        let result = match reply.answer {
+            Answer::Again(more) => {
+                let asked = again((adaptor, aside), device, &buffer[..n], more);
+                reply.answer = if asked.is_ok() { Answer::Elsewhere } else { Answer::Now };
+                asked
             }
+            _ => result,
         };
-        if !taken {
-            adaptor.undo(&mut reply);
-        }
+        answer(adaptor, device, &request, &mut reply, result);
         let forgot = reply.answer == Answer::None;
         adaptor.idle.iter().for_each(|idle| idle.served(&mut pace));
         next = pool.done();

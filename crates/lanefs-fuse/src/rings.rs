@@ -16,10 +16,11 @@
 //!    requests come over /dev/fuse.
 
 use crate::adaptor::Adaptor;
-use crate::blocking_hook::{self, Wait};
+use crate::blocking_hook::{self, Wait, about_to_wait_for_requests};
 use crate::idle::Pace;
 use crate::options::RingThreads;
 use crate::readers::{Serving, perform};
+use crate::taking::with_found;
 use crate::wire::ring::{self, Entry};
 use crate::wire::{Answer, Device, Origin};
 use lanefs_sync::SignalsBlocked;
@@ -235,7 +236,14 @@ impl QueueThreads {
         while entry.fetch()? {
             debug_assert!(!STUCK.get(), "it waits for requests, and has got one");
             let (request, mut reply) = entry.open()?;
-            let result = perform(adaptor, &mine, &request, &mut reply, &Origin::Ring);
+            let mut result = perform(adaptor, &mine, &request, &mut reply, &Origin::Ring);
+            if let Answer::Again(bytes) = reply.answer {
+                about_to_wait_for_requests();
+                reply.answer = Answer::Now;
+                let again = || perform(adaptor, &mine, &request, &mut reply, &Origin::Ring);
+                let for_root = !request.is_user();
+                result = adaptor.aside.with_space(bytes, for_root, |found| with_found(found, again));
+            }
             debug_assert_ne!(reply.answer, Answer::Elsewhere);
             // The kernel waits for the answer of a request it has handed over, whatever becomes of
             // the caller.

@@ -17,12 +17,12 @@
 //!    that carries some: the kernel does not believe those then.
 //! R3 The reserve is what calls of write(2) under way may have brought in since they were asked
 //!    for: one call of [`Space::reserve`] bytes, or several that are smaller. It is not available
-//!    to users (`f_bavail`), and is used up by what is not written through the kernel's cache. A
-//!    call that is larger may lose its end: the next call, fsync and close report it.
+//!    to users (`f_bavail`), nor to what is not written through the kernel's cache (R8). A call
+//!    that is larger may lose its end: the next call, fsync and close report it.
 //! R4 A file is made only where the reserve is free: its first write is not asked for. Root makes
 //!    files where it is not: of these the kernel is told to gather nothing, so that each write
-//!    hears at once whether there is space. (Not of those that are there and are opened: their
-//!    times would not be seen to move.)
+//!    hears at once whether there is space. These may use the reserve up. (Not those that are there
+//!    and are opened: their times would not be seen to move.)
 //! R5 Pages of a map are dirtied without a word. Their space is not promised; msync and fsync
 //!    report it.
 //! R6 A file that was preallocated, up to its end or behind it (FALLOC_FL_KEEP_SIZE), and has space
@@ -32,6 +32,12 @@
 //! R7 The last of the volume is left to root (SEMANTICS D8), and to others nothing is what would
 //!    not leave that beside the reserve. Who asks is looked up at the calling thread; of whom
 //!    nothing can be known is taken for root.
+//! R8 *What goes past the kernel's cache*: writes with O_DIRECT, preallocation, copies, names,
+//!    attributes. It takes space at once, which the kernel may have been given already for what it
+//!    gathered. So where less than [`Space::most`], the reserve and one part more would be left,
+//!    space counts as scarce from then on (R2), and what the kernel holds of files that are open
+//!    for writing is called in first, unless none was written since that was last done. Then the
+//!    reserve has to be free beside what the call takes, or it is ENOSPC. One such call at a time.
 
 use crate::translate::root;
 use crate::wire::Errno;
@@ -39,7 +45,7 @@ use lanefs::{Ino, Stat, Volume};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes that a thread lets pass between two looks at the space.
 const BETWEEN: u64 = 256 << 10;
@@ -66,9 +72,20 @@ pub(crate) struct Space {
     /// under `looking`, where alone it is loaded. Relaxed: the lock orders it,
     /// and `bdi` behind it what `begin` stored.
     held: AtomicU64,
+    /// The most bytes that the kernel may have gathered: the largest limit since it was last called
+    /// in (R8). Stored under `looking`, loaded by who takes space. Relaxed: a limit that is lowered
+    /// a moment later is paid from the reserve.
+    most: AtomicU64,
+    /// How often somebody was let through who may write through the kernel's cache while space was
+    /// scarce, and the value of that before what the kernel held was last called in. Relaxed: who
+    /// is let through in the moment between has the reserve.
+    let_through: AtomicU64,
+    flushed: AtomicU64,
     bdi: OnceLock<Bdi>,
     /// Held by who looks at the space and sets the limit.
     looking: Mutex<()>,
+    /// Held by who takes space past the kernel's cache where it is scarce (R8).
+    taking: Mutex<()>,
 }
 
 /// The kernel's knobs for the mount.
@@ -95,8 +112,12 @@ impl Space {
             part: (size / 64).clamp(*PART.start(), *PART.end()),
             scarce: AtomicBool::new(false),
             held: AtomicU64::new(UNKNOWN),
+            most: AtomicU64::new(UNKNOWN),
+            let_through: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
             bdi: OnceLock::new(),
             looking: Mutex::new(()),
+            taking: Mutex::new(()),
         }
     }
 
@@ -115,6 +136,8 @@ impl Space {
         let first = self.bdi.set(Bdi { dir, whole, ours }).is_ok();
         debug_assert!(first, "a mount begins to serve once");
         self.look();
+        // Nothing is gathered yet.
+        self.most.store(self.held.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Returns whether the kernel has to ask before each write.
@@ -129,7 +152,7 @@ impl Space {
             return false;
         }
         debug_assert!(PASSED.get() < BETWEEN, "a look is overdue");
-        let passed = PASSED.get() + bytes;
+        let passed = PASSED.get().saturating_add(bytes);
         let looks = passed >= BETWEEN;
         PASSED.set(if looks { 0 } else { passed });
         looks && self.look()
@@ -159,7 +182,59 @@ impl Space {
             space < if was { held + held / 4 } else { held }
         };
         self.scarce.store(scarce, Ordering::Relaxed);
+        if scarce && !was {
+            self.let_through.fetch_add(1, Ordering::Relaxed);
+        }
         scarce && !was
+    }
+
+    /// Returns whether so many bytes may be taken past the kernel's cache with nothing done first
+    /// (R8). By one load, unless few are free.
+    pub(crate) fn has_beside(&self, bytes: u64) -> bool {
+        if !self.gathers || self.bdi.get().is_none() {
+            return true;
+        }
+        let kept = self.most.load(Ordering::Relaxed) + self.reserve() + self.part;
+        debug_assert!(kept > self.reserve(), "nothing is left for what is gathered");
+        self.volume.has_for_users(bytes.saturating_add(kept))
+    }
+
+    /// Waits for the turn of one who takes space past the kernel's cache (R8).
+    pub(crate) fn taking(&self) -> MutexGuard<'_, ()> {
+        self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has space count as scarce; true if it had not.
+    pub(crate) fn becomes_scarce(&self) -> bool {
+        debug_assert!(self.gathers, "nothing is gathered");
+        let became = !self.scarce.swap(true, Ordering::Relaxed);
+        if became {
+            self.let_through.fetch_add(1, Ordering::Relaxed);
+        }
+        became
+    }
+
+    /// Takes note that somebody may write through the kernel's cache from now on.
+    pub(crate) fn lets_through(&self) {
+        debug_assert!(self.gathers || !self.is_scarce(), "space is scarce for nobody");
+        if self.is_scarce() {
+            self.let_through.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Calls in what the kernel may have gathered: `flush` has it written back. Not if nobody was
+    /// let through since that was last done.
+    pub(crate) fn flush_gathered(&self, flush: impl FnOnce()) {
+        debug_assert!(self.taking.try_lock().is_err(), "one at a time");
+        let now = self.let_through.load(Ordering::Relaxed);
+        if now == self.flushed.load(Ordering::Relaxed) {
+            return;
+        }
+        debug_assert!(self.is_scarce(), "more would be gathered meanwhile, and nobody asks");
+        flush();
+        self.flushed.store(now, Ordering::Relaxed);
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.most.store(self.held.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Has the kernel hold at most `held` bytes.
@@ -174,6 +249,7 @@ impl Space {
             }
         }
         self.held.store(held, Ordering::Relaxed);
+        self.most.fetch_max(held, Ordering::Relaxed);
     }
 
     /// Returns the attributes of an inode.
@@ -194,7 +270,12 @@ impl Space {
     /// Returns whether the reserve is free, also after what was deleted was given back; beside what
     /// is left to root, unless it is root who asks.
     pub(crate) fn has_reserve(&self, for_root: bool) -> bool {
+        self.has_reserve_beside(0, for_root)
+    }
+
+    /// Does the same for who takes so many bytes.
+    pub(crate) fn has_reserve_beside(&self, bytes: u64, for_root: bool) -> bool {
         debug_assert!(self.gathers || self.reserve() == 0, "kept back for nobody");
-        self.volume.has_space(self.reserve(), for_root)
+        self.volume.has_space(self.reserve().saturating_add(bytes), for_root)
     }
 }

@@ -447,9 +447,9 @@ impl Store {
 
     /// Makes pages of `ino` read as zeros and keeps their space for them, as one step: preallocated
     /// pages that are not written. On disk with the inode's next update, as are the attributes
-    /// ([`Store::unmap`]). [`StoreError::NoSpace`], before anything is changed, if some have neither
-    /// a block nor space, nor pages between them and what is preallocated (an inode has two ranges),
-    /// and there is not as much.
+    /// ([`Store::unmap`]). [`StoreError::NoSpace`], before anything is changed, if some have
+    /// neither a block nor space, nor pages between them and what is preallocated (an inode has two
+    /// ranges), and there is not as much.
     pub fn zero(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: &Cut<'_>, who: Claimant) -> Result<()> {
         self.engine.inodes.zero(&self.engine.log, lane, ino, pages, cut, who)
     }

@@ -1,6 +1,7 @@
 //! An open file.
 
 pub(crate) mod opening;
+mod own_space;
 mod std_io;
 
 use crate::core::memory;

@@ -95,7 +95,7 @@ pub use cred::Cred;
 pub use error::{Error, Result};
 pub use file::File;
 pub use fs::{Dir, DirEntry, Fs, OpenOptions, ReadDir};
-pub use lanefs_format::{FileKind, Ino, inode_flags};
+pub use lanefs_format::{FileKind, Ino, MAX_FILE_SIZE, inode_flags};
 pub use lanefs_store::fsck;
 pub use lanefs_store::{
     CleanReport, Grown, OpenReport, Replaced, ScrubCursor, ScrubDamage, ScrubStep, StoreError, VolumeInfo,

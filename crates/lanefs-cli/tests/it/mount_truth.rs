@@ -2,6 +2,7 @@
 //! it was told failed.
 
 use crate::common::*;
+use crate::transport::{Transport, transport};
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -21,6 +22,7 @@ on_each_transport! {
     what_was_written_to_an_open_file_is_archived,
     allow_root_keeps_others_out_of_listings,
     a_full_volume_refuses_the_write_that_does_not_fit,
+    what_the_kernel_has_accepted_is_taken_by_nobody,
     writers_side_by_side_lose_nothing_that_was_accepted_on_a_full_volume,
     what_was_preallocated_is_shown_and_can_be_written_on_a_full_mount,
     a_user_who_fills_a_mount_leaves_the_last_to_root,
@@ -502,6 +504,84 @@ fn a_full_volume_refuses_the_write_that_does_not_fit() {
     }
 }
 
+/// What a program has written, and the kernel has not handed over, was taken by whoever needed
+/// space past the kernel's cache: its fsync failed, and the content was gone. Where that filled the
+/// volume writes to other files were accepted all the same, and lost.
+fn what_the_kernel_has_accepted_is_taken_by_nobody() {
+    type Takes = fn(&Mount, usize) -> std::io::Result<()>;
+    let direct = |m: &Mount, name: &str| {
+        let mut how = OpenOptions::new();
+        how.write(true).create(true).custom_flags(libc::O_DIRECT).open(m.path(name))
+    };
+    let ways: [(&str, Takes); 8] = [
+        ("past the cache", |m, n| {
+            let mut how = OpenOptions::new();
+            let file = how.write(true).create(true).custom_flags(libc::O_DIRECT).open(m.path("direct"))?;
+            file.write_all_at(&Box::new(Aligned([0; 64 * PAGE])).0, (n * 64 * PAGE) as u64)
+        }),
+        ("preallocated", |m, n| {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(m.path("kept"))?;
+            Ok(rustix::fs::fallocate(&file, FallocateFlags::empty(), (n as u64) << 18, 1 << 18)?)
+        }),
+        ("copied", |m, n| {
+            let to = File::create(m.path(&format!("c{n}")))?;
+            let from = File::open(m.path("source"))?;
+            let (mut a, mut b) = (0, 0);
+            while a < 1 << 20 {
+                rustix::fs::copy_file_range(&from, Some(&mut a), &to, Some(&mut b), 1 << 20)?;
+            }
+            Ok(())
+        }),
+        ("directories", |m, n| (0..100).try_for_each(|i| std::fs::create_dir(m.path(&format!("d{n}.{i}"))))),
+        ("symbolic links", |m, n| {
+            (0..100)
+                .try_for_each(|i| std::os::unix::fs::symlink("x".repeat(3000), m.path(&format!("l{n}.{i}"))))
+        }),
+        ("attributes", |m, n| {
+            let dir = m.path(&format!("d{n}"));
+            std::fs::create_dir(&dir)?;
+            Ok(rustix::fs::setxattr(&dir, "user.a", &[1; 60_000], rustix::fs::XattrFlags::empty())?)
+        }),
+        ("small files", |m, n| {
+            (0..20).try_for_each(|i| std::fs::write(m.path(&format!("s{n}.{i}")), [1; 20_000]))
+        }),
+        ("synchronous", |m, n| {
+            let mut how = OpenOptions::new();
+            let file = how.write(true).create(true).custom_flags(libc::O_SYNC).open(m.path("sync"))?;
+            file.write_all_at(&[0; 64 * PAGE], (n * 64 * PAGE) as u64)
+        }),
+    ];
+    for (way, takes) in ways {
+        let mut m = Mount::new(&[]);
+        std::fs::write(m.path("source"), vec![7; 1 << 20]).unwrap();
+        File::open(m.path("source")).unwrap().sync_all().unwrap();
+        let early = File::create_new(m.path("early")).unwrap();
+        early.write_all_at(&chunk(0, 2 << 20), 0).unwrap();
+        let refused = (0..100_000).find_map(|n| takes(&m, n).err()).expect("the volume has an end");
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{way}: {refused}");
+        // Of others that are written by the cache now all is there that is accepted.
+        let late = File::options().write(true).open(m.path("source")).unwrap();
+        let accepted = fill(&late, 4096);
+        late.sync_all().unwrap_or_else(|e| panic!("{way}: accepted and lost: {e}"));
+        early.sync_all().unwrap_or_else(|e| panic!("{way}: what was written before is lost: {e}"));
+        // What has its space is written over past the cache.
+        drop(late);
+        let over = direct(&m, "early").unwrap();
+        over.write_all_at(&Box::new(Aligned([9; 16 * PAGE])).0, 0).unwrap();
+        drop((over, early));
+        m.umount();
+        m.mount(&[]);
+        let read = std::fs::read(m.path("early")).unwrap();
+        assert!(
+            read[..16 * PAGE] == [9; 16 * PAGE] && read[16 * PAGE..] == chunk(0, 2 << 20)[16 * PAGE..],
+            "{way}"
+        );
+        assert_eq!(std::fs::metadata(m.path("source")).unwrap().len(), accepted, "{way}");
+        m.umount();
+        m.fsck();
+    }
+}
+
 /// By the kernel's cache and past it.
 fn a_user_who_fills_a_mount_leaves_the_last_to_root() {
     if !is_root() {
@@ -676,6 +756,10 @@ fn what_root_writes_to_a_full_mount_is_seen_by_all() {
     }
     let mut m = Mount::new(&[]);
     fill_as_user(&m);
+    // Of files that are made before the reserve is used the kernel gathers what is written.
+    if transport() != Transport::Stateless {
+        fill_with(&File::create(m.path("roots")).unwrap(), 4096);
+    }
     let log = OpenOptions::new().read(true).write(true).create_new(true).open(m.path("log")).unwrap();
     log.write_all_at(&words(0, 30_000), 0).unwrap();
     let reads = |len| assert!(std::fs::read(m.path("log")).unwrap() == words(0, len), "{len} bytes");

@@ -1,9 +1,10 @@
 //! Attributes, of files and of the volume.
 
-use super::{Wire, rights};
+use super::{MADE, Wire, rights};
 use crate::adaptor::Adaptor;
 use crate::aside::{Job, What};
 use crate::blocking_hook::about_to_wait_for_requests;
+use crate::taking::needs_space;
 use crate::translate::root;
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
@@ -145,7 +146,7 @@ pub(super) fn statfs(adaptor: &Adaptor, reply: &mut Reply) -> Wire<()> {
     reply.put(&[0; 24])
 }
 
-pub(super) fn setxattr(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+pub(super) fn setxattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
     let (size, flags) = (a.u32()?, a.u32()? as i32);
     let mut kill_sgid = None;
@@ -156,6 +157,7 @@ pub(super) fn setxattr(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     debug_assert_eq!(kill_sgid.is_some(), adaptor.setxattr_ext, "as was agreed at INIT");
     let name = a.name()?;
     let value = a.bytes(size as usize)?;
+    needs_space(adaptor, reply, u64::from(size) + MADE)?;
     // The kernel may not tell whose credential it is.
     if rights::leaves_last(&adaptor.volume, req, size.into()) && !adaptor.volume.has_space(1, false) {
         return Err(Errno(libc::ENOSPC));

@@ -42,11 +42,12 @@
 //! N4 The kernel does not gather what write(2) gives, so who has it open for writing need not be
 //!    known; only pages of maps are its own.
 
-use super::{Wire, rights};
+use super::{MADE, Wire, rights};
 use crate::adaptor::{Adaptor, Opened};
 use crate::aside::{Job, What};
 use crate::blocking_hook::{about_to_wait, about_to_wait_for_requests};
 use crate::handles::ASSUMED;
+use crate::taking::{has_space, needs_space_for};
 use crate::translate::root;
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
@@ -74,18 +75,14 @@ fn opened(adaptor: &Adaptor, exact: bool) -> u32 {
 /// Returns whether what is written to a file that is about to be made is not to be gathered (R4 of
 /// [`crate::space`]): its space would not be there, and it is root who asks, to whom more is left.
 /// ENOSPC to others.
-fn may_make(adaptor: &Adaptor, req: &Request<'_>) -> Wire<bool> {
+fn may_make(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<bool> {
     adaptor.took_space(MADE);
-    if !adaptor.space.is_scarce() {
+    if has_space(adaptor, reply, MADE)? {
+        adaptor.space.lets_through();
         return Ok(false);
     }
-    let is_user = req.is_user();
     debug_assert!(adaptor.writeback, "where nothing is gathered nothing is kept back");
-    match adaptor.space.has_reserve(!is_user) {
-        true => Ok(false),
-        false if is_user => Err(Errno(libc::ENOSPC)),
-        false => Ok(true),
-    }
+    if req.is_user() { Err(Errno(libc::ENOSPC)) } else { Ok(true) }
 }
 
 /// The bytes from which on reads go past the volume's own cache, and writes leave it when they are
@@ -95,8 +92,8 @@ const KEPT: u32 = 64 << 10;
 
 const _: () = assert!(KEPT.is_multiple_of(4096), "only whole pages go past the cache");
 
-/// The space that a new file takes, about, in bytes.
-const MADE: u64 = 8 << 10;
+/// The bytes that one request copies at the most where little space is left.
+const COPIED: u64 = 1 << 20;
 
 pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     if adaptor.stateless {
@@ -111,8 +108,11 @@ pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     if open_flags & OPEN_KILL_SUIDGID != 0 {
         rights::kill_priv(adaptor, req, req.ino)?;
     }
-    if may_gather(adaptor, &file) && file.stat()?.blocks == 0 {
-        adaptor.aside.attributes_changed(req.ino);
+    if may_gather(adaptor, &file) {
+        adaptor.space.lets_through();
+        if file.stat()?.blocks == 0 {
+            adaptor.aside.attributes_changed(req.ino);
+        }
     }
     adaptor.open_out(file, flags, opened(adaptor, false), None, reply)
 }
@@ -136,7 +136,7 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     let mut a = req.args();
     let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
     let name = a.name()?;
-    let exact = may_make(adaptor, req)?;
+    let exact = may_make(adaptor, req, reply)?;
     let inherited = rights::inherit(&adaptor.volume, req.ino, mode, umask, false)?;
     let how = adaptor.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
     let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
@@ -157,7 +157,7 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
 pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
     let (flags, mode, umask) = (a.u32()?, a.u32()?, a.u32()?);
-    let exact = may_make(adaptor, req)?;
+    let exact = may_make(adaptor, req, reply)?;
     let inherited = rights::inherit(&adaptor.volume, req.ino, mode, umask, false)?;
     let how = adaptor.open_flags(flags) | flags as i32 & libc::O_EXCL;
     let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
@@ -232,6 +232,10 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
     // What the kernel has accepted is taken in any case; of another write the caller hears.
     if !cached {
         file.may_write()?;
+        // (R4 of `space`: what root writes to these may use the reserve up.)
+        if !opened.goes_past_cache() {
+            needs_space_for(adaptor, reply, file, (offset, size.into()))?;
+        }
     }
     if how & WRITE_KILL_SUIDGID != 0 {
         rights::kill_priv(adaptor, req, req.ino)?;
@@ -323,11 +327,16 @@ pub(super) fn fsync(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     }
 }
 
-pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
     // Open for appending: what an append-only file forbids is asked below.
     let file = adaptor.file(req.ino, a.u64()?, libc::O_RDWR | libc::O_APPEND)?;
     let (offset, length, mode) = (a.u64()?, a.u64()?, a.u32()?);
+    let takes = mode as i32 & !(libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_ZERO_RANGE) == 0;
+    if takes && offset.checked_add(length).is_some_and(|end| end <= lanefs::MAX_FILE_SIZE) {
+        file.may_write()?;
+        needs_space_for(adaptor, reply, &file, (offset, length))?;
+    }
     rights::kill_priv_of(adaptor, req, req.ino)?;
     // The kernel keeps the times of files that it caches writes of, and hands its own over.
     let for_root = !rights::leaves_last(&adaptor.volume, req, length);
@@ -335,7 +344,9 @@ pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     if done.is_err() && mode as i32 & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
         adaptor.aside.drop_pages_soon(req.ino);
     }
-    Ok(done?)
+    done?;
+    adaptor.took_space(length);
+    Ok(())
 }
 
 pub(super) fn lseek(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
@@ -372,22 +383,27 @@ pub(super) fn copy_file_range(adaptor: &Adaptor, req: &Request<'_>, reply: &mut 
     let to_ino = Ino(a.u64()?);
     let to = adaptor.file(to_ino, a.u64()?, libc::O_RDWR)?;
     let (to_offset, len) = (a.u64()?, a.u64()?);
-    rights::kill_priv_of(adaptor, req, to_ino)?;
     // The answer carries 32 bits; the caller comes back for the rest.
-    let mut len = len.min(1 << 30);
+    let mut len = len.min(1 << 30).min(from.stat()?.size.saturating_sub(from_offset));
+    if !adaptor.space.has_beside(len) {
+        len = len.min(COPIED);
+        to.may_write()?;
+        needs_space_for(adaptor, reply, &to, (to_offset, len))?;
+    }
+    rights::kill_priv_of(adaptor, req, to_ino)?;
     if len > 0 && rights::leaves_last(&adaptor.volume, req, len) {
         if !adaptor.volume.has_space(1, false) {
             return Err(Errno(libc::ENOSPC));
         }
         len = len.min(adaptor.volume.free_now()?.max(4096));
     }
-    len = len.min(from.stat()?.size.saturating_sub(from_offset));
     if len > 0 {
         len = whole_pages(to_offset, len, to.stat()?.size)?;
     }
     let copy = if adaptor.writeback { File::copy_range_back_to } else { File::copy_range_to };
     let n = copy(&from, from_offset, &to, to_offset, len)?;
     debug_assert!(n <= len, "more was copied than was asked for");
+    adaptor.took_space(n);
     reply.u32(u32::try_from(n).map_err(|_| Errno(libc::EOVERFLOW))?)?;
     reply.u32(0)
 }

@@ -40,6 +40,9 @@ const INSIDE: &[u32] = &[
 /// to hold something anew.
 const LATE: &[u32] = &[op::OPEN, op::CREATE, op::TMPFILE, op::READ];
 
+/// The space that a new file or name takes, about, in bytes.
+const MADE: u64 = 8 << 10;
+
 /// Makes durable all that returned before; the kernel has handed over what it held.
 fn sync(adaptor: &Adaptor) -> Wire<()> {
     about_to_wait();
@@ -123,13 +126,13 @@ pub(crate) fn serve(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         op::SETXATTR | op::GETXATTR | op::LISTXATTR | op::REMOVEXATTR if adaptor.noxattr => {
             Err(Errno(libc::ENOSYS))
         }
-        op::SETXATTR => attrs::setxattr(adaptor, req),
+        op::SETXATTR => attrs::setxattr(adaptor, req, reply),
         op::GETXATTR => attrs::getxattr(adaptor, req, reply),
         op::LISTXATTR => attrs::listxattr(adaptor, req, reply),
         op::REMOVEXATTR => attrs::removexattr(adaptor, req),
         op::ACCESS => attrs::access(adaptor, req),
         op::IOCTL => ioctl::ioctl(adaptor, req, reply, origin),
-        op::FALLOCATE => content::fallocate(adaptor, req),
+        op::FALLOCATE => content::fallocate(adaptor, req, reply),
         op::LSEEK => content::lseek(adaptor, req, reply, origin),
         op::COPY_FILE_RANGE => content::copy_file_range(adaptor, req, reply),
         op::SYNCFS => sync(adaptor),

@@ -1,10 +1,11 @@
 //! Names: looking them up, making, moving and removing them.
 
-use super::{Wire, rights};
+use super::{MADE, Wire, rights};
 use crate::adaptor::Adaptor;
 use crate::aside::{Job, What};
 use crate::blocking_hook::about_to_wait_for_requests;
 use crate::renaming::Renaming;
+use crate::taking::needs_space;
 use crate::translate::root;
 use crate::wire::abi::op;
 use crate::wire::rdev_from_kernel;
@@ -49,8 +50,10 @@ fn make(
     reply: &mut Reply,
     make: impl FnOnce(NewInodeAttrs<'_>) -> Result<Stat>,
 ) -> Wire<()> {
+    needs_space(adaptor, reply, MADE)?;
     let inherited = rights::inherit(&adaptor.volume, parent, mode, umask, is_dir)?;
     let stat = make(NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() })?;
+    adaptor.took_space(MADE);
     debug_assert_eq!(stat.kind == FileKind::Dir, is_dir, "mknod makes no directory");
     adaptor.sync_parent_dirs(&[(parent, name)])?;
     adaptor.enter(&stat, reply)
@@ -104,7 +107,9 @@ pub(super) fn mkdir(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> 
 pub(super) fn symlink(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
     let (name, target) = (a.name()?, a.name()?);
+    needs_space(adaptor, reply, MADE)?;
     let stat = adaptor.volume.node_symlink(&req.cred(), req.ino, name, target)?;
+    adaptor.took_space(MADE);
     debug_assert_eq!(stat.kind, FileKind::Symlink);
     adaptor.sync_parent_dirs(&[(req.ino, name)])?;
     adaptor.enter(&stat, reply)
@@ -113,6 +118,7 @@ pub(super) fn symlink(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
 pub(super) fn link(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
     let (target, name) = (Ino(a.u64()?), a.name()?);
+    needs_space(adaptor, reply, MADE)?;
     // The kernel may not tell whose credential it is.
     if rights::leaves_last(&adaptor.volume, req, 1) && !adaptor.volume.has_space(1, false) {
         return Err(Errno(libc::ENOSPC));

@@ -22,6 +22,9 @@ pub(crate) enum Answer {
     None,
     /// Somebody else answers.
     Elsewhere,
+    /// Nothing was done: the request is to be done once more when there is space for so many bytes,
+    /// or was found to be none ([`crate::taking`]).
+    Again(u64),
 }
 
 /// The answer to one request.

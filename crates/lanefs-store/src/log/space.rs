@@ -26,8 +26,8 @@
 //! What is cut off files, punched out of them or removed counts as free when a checkpoint has made
 //! that durable ([`Space::free_later`]), no sooner: a crash would bring it back, and with it there
 //! would be more than the volume holds, if somebody had been promised its space and had synced. Who
-//! finds nothing free has a checkpoint made first. A page that is written over, or whose space stays
-//! the file's, takes as much as it gives back, and the two are counted together.
+//! finds nothing free has a checkpoint made first. A page that is written over, or whose space
+//! stays the file's, takes as much as it gives back, and the two are counted together.
 //!
 //! Names and small inodes share blocks, so removing some of them may free bytes and no block:
 //! whoever removes a tenth of the files of a full volume could make none. What folds took out of
@@ -435,8 +435,8 @@ impl Space {
         }
     }
 
-    /// Gives blocks back that count as free when the next checkpoint that begins is durable: see the
-    /// head of this file. The change that gave them back has been listed for it.
+    /// Gives blocks back that count as free when the next checkpoint that begins is durable: see
+    /// the head of this file. The change that gave them back has been listed for it.
     pub fn free_later(&self, lane: usize, blocks: u64) {
         if blocks > 0 {
             self.later[lane % self.lanes].fetch_add(blocks, Relaxed);

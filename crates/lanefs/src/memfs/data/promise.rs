@@ -5,6 +5,7 @@ use super::run::Run;
 use super::write::InHand;
 use super::{DataCtx, FileData, PAGE};
 use crate::error::{Error, Result};
+use std::ops::{ControlFlow, Range};
 
 /// The error for a page that has space of its own and is not written for now: what full volumes
 /// lend to such pages is lent to others, until these are written back.
@@ -69,6 +70,19 @@ impl FileData {
             },
             _ => Err(Error::Posix(libc::ENOSPC)),
         }
+    }
+
+    /// Returns how many of these pages have no space: no block, no promise, and none is kept for
+    /// them. What others do meanwhile may be missed.
+    pub fn without_space(&self, ctx: &DataCtx<'_>, pages: Range<u64>) -> Result<u64> {
+        debug_assert!(pages.start <= pages.end, "{pages:?}");
+        let mut promised = 0;
+        let _ = self.each_page(pages.clone(), false, &crossbeam_epoch::pin(), &mut |_, desc| {
+            promised += u64::from(desc.state() & (DIRTY | HOLE) == DIRTY | HOLE);
+            ControlFlow::Continue(())
+        });
+        let all = pages.end - pages.start;
+        Ok(all.saturating_sub(ctx.store.space_in(ctx.ino, pages)? + promised))
     }
 
     /// Reserves for the pages of a run that are not dirty. If there is not enough for all, the run
