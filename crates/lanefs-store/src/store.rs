@@ -197,6 +197,14 @@ impl Store {
         }
     }
 
+    /// Returns how many blocks are promised and not yet written, and how many are free beside, at
+    /// the least: lanes keep what they have at hand. It writes nothing that others do.
+    pub fn promised_and_free(&self) -> (u64, u64) {
+        let space = &self.engine.log.space;
+        debug_assert!(space.total() > 0, "a volume for nobody");
+        (space.reserved().max(0).unsigned_abs(), space.free_about(0).max(0).unsigned_abs())
+    }
+
     /// Returns the blocks that are promised to root alone: a five hundred and twelfth of what users
     /// can fill, at most 64 MiB.
     pub fn left_to_root(&self) -> u64 {

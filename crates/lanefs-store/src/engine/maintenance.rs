@@ -39,6 +39,8 @@ pub(crate) struct Maintenance {
     pub waited: usize,
     /// Inodes written out since the slot in force.
     pub captured: Vec<Arc<CachedInode>>,
+    /// Blocks of inodes that ended, which count as free when a slot is written.
+    pub ended: u64,
     /// Messages that were carried over (4) and are written, but not known to be flushed: the mlog
     /// and the last place of each.
     pub carried: Vec<(usize, u64)>,
@@ -73,6 +75,7 @@ impl Maintenance {
             waiting: Vec::new(),
             waited: 0,
             captured: Vec::new(),
+            ended: 0,
             carried: Vec::new(),
             freed: Vec::new(),
             durable: 0,

@@ -63,7 +63,13 @@ impl<'a> Sink<'a> {
     /// Adds blocks that an inode which ends had charged and not used.
     pub fn give_back(&self, blocks: u64) {
         debug_assert!(i64::try_from(blocks).is_ok(), "{blocks} blocks are more than are counted");
-        self.log.space.free_later(0, blocks);
+        self.log.space.free_later(None, blocks);
+        self.add_ended(blocks);
+    }
+
+    /// Adds blocks that were given back before, by an inode that ends now.
+    pub fn add_ended(&self, blocks: u64) {
+        debug_assert!(blocks <= self.log.space.later(), "{blocks} blocks were not given back");
         self.ended.fetch_add(blocks, Ordering::Relaxed);
     }
 

@@ -24,6 +24,7 @@
 use crate::error::Result;
 use crate::inodes::block_set::BlockSet;
 use crate::log::segment::SegmentTable;
+use crate::log::space::FreedLater;
 use crate::tree::directory::StateLock;
 use crate::tree::inode_state::InodeState;
 use lanefs_format::{BlockAddr, Ino};
@@ -91,6 +92,8 @@ pub(crate) struct InodeEntry {
     /// Blocks that are charged because it lies in a pack, or was never written, and may not fit
     /// into a pack (any more): until it is written.
     pub own_charged: u64,
+    /// Blocks that were cut off it and do not count as free yet.
+    pub freed_later: FreedLater,
 }
 
 impl InodeEntry {
@@ -113,6 +116,7 @@ impl InodeEntry {
             map_charged: 0,
             nodes_counted: 0,
             own_charged: 0,
+            freed_later: FreedLater::default(),
         }
     }
 
@@ -183,6 +187,7 @@ impl InodeEntry {
             && self.tail == Logged::Yes
             && self.writing.is_empty()
             && self.committing.is_empty()
+            && self.freed_later.is_empty()
     }
 
     /// Checks, in debug builds, that tickets are in order, and that a file has no more blocks that

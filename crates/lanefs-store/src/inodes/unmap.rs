@@ -167,12 +167,14 @@ impl Inodes {
         }
         log.space.account_write(lane, beside, beside, 0);
         let more = inner.unwritten_and_nodes_change(&log.space) - (n + beside).cast_signed();
-        self.cache.list_dirty(inode, inner);
-        // Behind the list: a checkpoint that knows of it has the inode (`Space::freed_so_far`).
         match more {
             1.. => log.space.charge(lane, more.unsigned_abs()),
-            less => log.space.free_later(lane, less.unsigned_abs()),
+            less => {
+                inner.freed_later.add(less.unsigned_abs());
+                log.space.free_later(Some(lane), less.unsigned_abs());
+            }
         }
+        self.cache.list_dirty(inode, inner);
         self.cache.update_weight(inode.ino, inner);
         inner.check_invariants();
         drop(g);

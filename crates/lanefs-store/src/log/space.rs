@@ -139,6 +139,47 @@ struct DirtyNodes {
     left: AtomicI64,
 }
 
+/// Blocks that an inode gave back and that do not count as free yet: those of changes that no
+/// checkpoint has captured, and of those that one has. Of an inode that is changed behind a
+/// checkpoint nothing is looked at by it.
+#[derive(Default, Debug)]
+pub(crate) struct FreedLater {
+    new: u64,
+    captured: u64,
+}
+
+impl FreedLater {
+    /// Adds blocks that were given back now.
+    pub fn add(&mut self, blocks: u64) {
+        debug_assert!(i64::try_from(blocks).is_ok(), "{blocks} blocks are more than are counted");
+        self.new += blocks;
+    }
+
+    /// Takes note that a checkpoint has captured the inode.
+    pub fn seal(&mut self) {
+        let before = self.captured;
+        self.captured += std::mem::take(&mut self.new);
+        debug_assert!(self.captured >= before, "more blocks than there are");
+    }
+
+    /// Returns those that the last checkpoint made durable.
+    pub fn checkpoint_done(&mut self) -> u64 {
+        std::mem::take(&mut self.captured)
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.new + self.captured == 0
+    }
+
+    /// Returns all of them, of an inode that ends.
+    pub fn take(&mut self) -> u64 {
+        let all = std::mem::take(self);
+        debug_assert!(self.is_empty(), "they would be given back once more");
+        all.new + all.captured
+    }
+}
+
 /// Counts groups of pages in memory, of which each lies in one node of a map.
 pub type Groups = dyn Fn() -> u64 + Send + Sync;
 
@@ -168,25 +209,11 @@ pub(crate) struct Space {
     /// Blocks promised and not yet written, for reporting. Written by those who act for the lane.
     /// A promise may be given back for another lane: only the sum means anything.
     reserved: Box<[CachePadded<AtomicI64>]>,
-    /// Blocks that count as free when what gave them back is durable. Written by those who act for
-    /// the lane, and by checkpoints.
-    later: Box<[CachePadded<AtomicU64>]>,
-}
-
-/// Blocks that a checkpoint makes durable as free: those of each lane.
-#[must_use]
-#[derive(Default, Debug)]
-pub(crate) struct FreedLater(Box<[u64]>);
-
-impl FreedLater {
-    /// Adds blocks that the checkpoint itself gives back, by what it folds. They were given back
-    /// for lane 0.
-    pub fn add(&mut self, blocks: u64) {
-        debug_assert!(!self.0.is_empty() || blocks == 0, "a checkpoint that knows no lane");
-        if let Some(first) = self.0.first_mut() {
-            *first += blocks;
-        }
-    }
+    /// Blocks that were given back and did not count as free at once, since the volume was opened;
+    /// the last figure is that of checkpoints. Written by those who act for the lane.
+    given_back: Box<[CachePadded<AtomicU64>]>,
+    /// Those of them that count as free by now. Written by checkpoints.
+    freed: CachePadded<AtomicU64>,
 }
 
 impl Space {
@@ -208,7 +235,8 @@ impl Space {
             mlogs,
             lanes,
             reserved: (0..lanes).map(|_| CachePadded::new(AtomicI64::new(0))).collect(),
-            later: (0..lanes).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            given_back: (0..=lanes).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            freed: CachePadded::new(AtomicU64::new(0)),
         }
     }
 
@@ -435,32 +463,28 @@ impl Space {
         }
     }
 
-    /// Gives blocks back that count as free when the next checkpoint that begins is durable: see
-    /// the head of this file. The change that gave them back has been listed for it.
-    pub fn free_later(&self, lane: usize, blocks: u64) {
+    /// Takes note of blocks that were given back and count as free when that is durable: see the
+    /// head of this file. The inode that gave them back keeps the same number until then
+    /// ([`FreedLater`]). No lane: a checkpoint gives them back.
+    pub fn free_later(&self, lane: Option<usize>, blocks: u64) {
         if blocks > 0 {
-            self.later[lane % self.lanes].fetch_add(blocks, Relaxed);
+            let at = lane.map_or(self.lanes, |lane| lane % self.lanes);
+            self.given_back[at].fetch_add(blocks, Relaxed);
         }
     }
 
     /// Returns how many blocks were given back and do not count as free yet.
     pub fn later(&self) -> u64 {
-        self.later.iter().map(|l| l.load(Relaxed)).sum()
-    }
-
-    /// Returns what was given back so far, for a checkpoint that is about to take the lists of what
-    /// was changed.
-    pub fn freed_so_far(&self) -> FreedLater {
-        FreedLater(self.later.iter().map(|l| l.load(Relaxed)).collect())
+        let freed = self.freed.load(Relaxed);
+        self.given_back.iter().map(|l| l.load(Relaxed)).sum::<u64>().saturating_sub(freed)
     }
 
     /// Counts as free what was given back: it is durable.
-    pub fn freed_for_good(&self, freed: FreedLater) {
-        debug_assert!(freed.0.len() <= self.lanes, "lanes of another volume");
-        for (lane, blocks) in freed.0.into_iter().enumerate().filter(|f| f.1 > 0) {
-            let before = self.later[lane].fetch_sub(blocks, Relaxed);
-            debug_assert!(before >= blocks, "{blocks} of {before} blocks of lane {lane} were freed");
-            self.free.add(lane, blocks);
+    pub fn freed_for_good(&self, blocks: u64) {
+        debug_assert!(blocks <= self.later(), "{blocks} blocks were not given back");
+        if blocks > 0 {
+            self.freed.fetch_add(blocks, Relaxed);
+            self.credit(0, blocks);
         }
     }
 
@@ -516,14 +540,13 @@ mod tests {
         let total = s.total();
         assert!(s.reserve(0, total, Root));
         s.account_write(0, total, total, 0);
-        s.free_later(1, 7);
-        s.free_later(6, 5);
-        let checkpoint = s.freed_so_far();
-        s.free_later(1, 3);
+        s.free_later(Some(1), 7);
+        s.free_later(Some(6), 5);
+        s.free_later(None, 3);
         assert!(!s.reserve(2, 1, Root) && s.later() == 15, "nothing of it is durable");
-        s.freed_for_good(checkpoint);
+        s.freed_for_good(12);
         assert!(s.reserve(2, 12, Root) && !s.reserve(2, 1, Root) && s.later() == 3);
-        s.freed_for_good(FreedLater::default());
+        s.freed_for_good(0);
         assert_eq!((s.free_exact(), s.later()), (0, 3), "a checkpoint that did not come to an end");
     }
 

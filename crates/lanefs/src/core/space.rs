@@ -238,10 +238,14 @@ pub(crate) fn log_needs_fold(core: &Core) -> bool {
     let log = core.journal.log_bytes();
     let anew = copies * BLOCKS_A_CHANGE * (log / BYTES_A_CHANGE) as u64;
     if has_plenty(core) {
-        let s = core.store.space();
-        let used = s.total.saturating_sub(s.free + s.reserved);
-        let takes = (log / BLOCK_SIZE) as u64 + anew.min(used);
-        return attributes > free / 2 || takes > free.saturating_sub(s.reserved) / 2;
+        let logged = (log / BLOCK_SIZE) as u64;
+        // A twentieth is promised to nobody. Who logs little looks at no line that others write.
+        if attributes > free / 2 || logged + anew <= free / 40 {
+            return attributes > free / 2;
+        }
+        let (promised, beside) = core.store.promised_and_free();
+        let used = core.store.blocks_for_users().saturating_sub(promised + beside);
+        return logged + anew.min(used) > free.saturating_sub(promised) / 2;
     }
     anew + attributes > free / 2
 }

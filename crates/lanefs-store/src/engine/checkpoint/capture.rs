@@ -370,6 +370,7 @@ impl Capture<'_> {
         i.fresh.take().filter(|a| self.log.segments.is_live(*a)).for_each(|a| sink.mark(a));
         i.xattrs.seal();
         i.tail.seal();
+        i.freed_later.seal();
         i.listed = false;
         i.check_invariants();
         list.captured.push(inode.clone());

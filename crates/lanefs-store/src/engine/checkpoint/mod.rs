@@ -57,7 +57,6 @@ use crate::log::Log;
 use crate::log::discard::DISCARDS;
 use crate::log::heat::Heat;
 use crate::log::mlog::Mlog;
-use crate::log::space::FreedLater;
 use crate::tree::block_io::{BlockSink, Owner};
 use capture::Capture;
 use lanefs_format::orphans::{self, ORPHANS_PER_BLOCK};
@@ -80,8 +79,6 @@ struct At {
     number: u64,
     /// Segments whose summaries this checkpoint will have written: see `SegmentTable::claimed`.
     claimed: u32,
-    /// What was cut off inodes that are on the lists of what was dirtied.
-    freed: FreedLater,
 }
 
 /// The tree that steps 3 to 5 made.
@@ -194,7 +191,7 @@ impl Checkpoints<'_> {
         let mut sink = Sink::new(self.log, self.totals, &mut dirty);
         let plan = folding.then_some(plan);
         let tree = self.build_tree(m, plan, input.epoch, late, &mut sink);
-        at.freed.add(sink.take_ended());
+        m.ended += sink.take_ended();
         m.usage.dirty.append(&mut dirty);
         let built = match tree {
             Ok(built) => built,
@@ -207,12 +204,11 @@ impl Checkpoints<'_> {
         self.log.io.flush(self.log.io.all())?;
         self.carried_is_durable(m);
         // 7. The slot. What was carried has to be found again.
-        let At { positions, appended, number, claimed, freed } = at;
+        let At { positions, appended, number, claimed } = at;
         let slot = self.slot(m, input.epoch, built, clean && !carried, positions);
         self.put_slot(m, slot)?;
         debug_assert!(number > m.durable, "position {number} after {}", m.durable);
         m.durable = number;
-        self.log.space.freed_for_good(freed);
         self.after_checkpoint(m, number, &appended, claimed);
         let freed = std::mem::take(&mut m.freed);
         self.put_twin(m)?;
@@ -281,7 +277,6 @@ impl Checkpoints<'_> {
                 appended: self.log.mlogs.iter().map(Mlog::appended).collect(),
                 number: self.log.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1,
                 claimed: self.log.segments.claimed(),
-                freed: self.log.space.freed_so_far(),
             }
         };
         // A transaction lists its inodes inside the section: those before P are here.
@@ -366,14 +361,17 @@ impl Checkpoints<'_> {
         debug_assert_eq!(appended.len(), self.log.mlogs.len(), "a figure for each log");
         m.orphans_changed = false;
         self.log.segments.summarised(claimed);
+        let mut freed = std::mem::take(&mut m.ended);
         for inode in std::mem::take(&mut m.captured) {
             {
                 let mut i = inode.lock();
                 i.state.checkpoint_done();
                 i.xattrs.checkpoint_done();
                 i.tail.checkpoint_done();
+                freed += i.freed_later.checkpoint_done();
             }
         }
+        self.log.space.freed_for_good(freed);
         self.inodes.shrink();
         let folded = m.slot.folded_epoch;
         {

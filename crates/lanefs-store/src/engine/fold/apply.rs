@@ -469,6 +469,8 @@ impl Fold<'_> {
                 - i.unwritten_and_nodes_change(&self.log.space);
             debug_assert!(less >= 0, "inode {} needs {less} blocks less where it ends", inode.ino);
             sink.give_back(less.max(0).unsigned_abs());
+            // Noted as given back already, and durable with the inode's end.
+            sink.add_ended(i.freed_later.take());
             debug_assert_eq!(i.state.unwritten(), 0, "inode {} still has space kept for it", inode.ino);
             i.gone = true;
             i.folded
