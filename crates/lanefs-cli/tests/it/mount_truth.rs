@@ -850,6 +850,13 @@ fn a_direct_write_that_does_not_fit_is_no_error_of_the_device() {
             let accepted = fill_with(&file, size);
             assert_eq!(file.metadata().unwrap().len(), accepted, "{options}, {size} bytes a write");
             file.sync_all().unwrap();
+            // Nor is any of it found after a crash.
+            file.write_all_at(&Box::new(Aligned([1; 1 << 20])).0[..size.min(1 << 20)], accepted).unwrap_err();
+            let image = std::fs::read(m.image()).unwrap();
+            let crashed = m.work.path().join("crashed");
+            std::fs::write(&crashed, image).unwrap();
+            let found = lanefs_in(m.work.path(), &["ls", "-l", "crashed:/"]);
+            assert!(found.ok().out.contains(&accepted.to_string()), "{options}, {size} bytes, {accepted}");
             drop(file);
             m.umount();
             m.mount(&["-o", options]);

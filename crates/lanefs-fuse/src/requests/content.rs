@@ -236,6 +236,14 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         if !opened.goes_past_cache() {
             needs_space_for(adaptor, reply, file, (offset, size.into()))?;
         }
+        // Of one that finds space for a part the kernel makes an error, and cuts off what got
+        // behind the end: a crash before that would show it.
+        if direct && !adaptor.volume.has_for_users(size.into()) {
+            let takes = file.without_space(offset, size.into())?;
+            if takes > 0 && !adaptor.volume.has_space(takes, !req.is_user()) {
+                return Err(Errno(libc::ENOSPC));
+            }
+        }
     }
     if how & WRITE_KILL_SUIDGID != 0 {
         rights::kill_priv(adaptor, req, req.ino)?;

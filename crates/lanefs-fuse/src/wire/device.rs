@@ -65,8 +65,14 @@ impl Device {
     /// Opens a fresh descriptor, of no connection yet.
     pub fn open() -> io::Result<Device> {
         let file = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|e| {
-            let advice = match e.kind() {
-                io::ErrorKind::PermissionDenied => NOT_ALLOWED,
+            let advice = match e.raw_os_error() {
+                Some(libc::EACCES | libc::EPERM) => NOT_ALLOWED,
+                Some(libc::EMFILE) => {
+                    "raise the limit of open files (`ulimit -n`, or LimitNOFILE= of systemd)"
+                }
+                Some(libc::ENFILE) => {
+                    "all processes together have too many files open (`sysctl fs.file-max`)"
+                }
                 _ => "load the module with `modprobe fuse`",
             };
             io::Error::new(e.kind(), format!("/dev/fuse: {e}; {advice}"))

@@ -172,16 +172,17 @@ impl Fs {
         self.volume.node_getxattr(&self.cred, ino, name)
     }
 
-    /// Sets an attribute as setxattr(2): `flags` is 0, `XATTR_CREATE` or `XATTR_REPLACE`. Follows
-    /// symbolic links. Durable as [attributes](crate#content-and-attributes) are: after a crash all
-    /// of an inode's extended attributes are those of one instant, and a value is whole.
+    /// Sets an attribute as setxattr(2): `flags` is 0, `XATTR_CREATE` or `XATTR_REPLACE`; with
+    /// both it fails. Follows symbolic links. Durable as [attributes](crate#content-and-attributes)
+    /// are: after a crash all of an inode's extended attributes are those of one instant, and a
+    /// value is whole.
     ///
     /// An access ACL sets the mode, and is kept where the mode does not say all of it; one without
     /// entries is removed ([`crate::acl`]). `flags` say nothing of ACLs.
     ///
     /// # Errors
     /// - EEXIST: `XATTR_CREATE`, and it exists. ENODATA: `XATTR_REPLACE`, and it does not. EINVAL:
-    ///   other flags, or both; an ACL that is none.
+    ///   other flags; an ACL that is none.
     /// - E2BIG: more than 65,536 bytes. ENOSPC: no space, more than 128 KiB for the inode, or a
     ///   default ACL of more than 3800 bytes.
     /// - EOPNOTSUPP, ERANGE: as [`Fs::getxattr`]; EOPNOTSUPP: an ACL of a symbolic link.

@@ -329,9 +329,12 @@ pub(crate) fn make_unnamed<'g>(
     spec: &Spec<'_>,
     guard: &'g Guard,
 ) -> Result<&'g Inode> {
-    let (pinode, _) = resolve::find_dir(core, parent, guard)?;
+    let (pinode, pdir) = resolve::find_dir(core, parent, guard)?;
     perm::check(pinode, cred, W | X)?;
     core.writable()?;
+    if pdir.state.load(Ordering::SeqCst) == DEAD {
+        return posix(libc::ENOENT);
+    }
     let promised = space::reserve_inode(core, cred.claimant(), b"", spec.space())?;
     let mut op = Op::begin(core);
     let (mut inode, attrs) = fresh_inode(core, &mut op, cred, pinode, spec).inspect_err(|_| {

@@ -228,9 +228,7 @@ pub(crate) fn set_with(
 ) -> Result<bool> {
     check(inode, cred, name, true)?;
     core.writable()?;
-    if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0
-        || flags == libc::XATTR_CREATE | libc::XATTR_REPLACE
-    {
+    if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
         return posix(libc::EINVAL);
     }
     if value.len() > XATTR_VALUE_MAX {
@@ -245,8 +243,8 @@ pub(crate) fn set_with(
     }
     // What fails changes nothing, and is answered without the lock.
     let fits = |x: &Xattrs| match x.get(name) {
-        Some(_) if flags == libc::XATTR_CREATE => Err(libc::EEXIST),
-        None if flags == libc::XATTR_REPLACE => Err(libc::ENODATA),
+        Some(_) if flags & libc::XATTR_CREATE != 0 => Err(libc::EEXIST),
+        None if flags & libc::XATTR_REPLACE != 0 => Err(libc::ENODATA),
         _ => Ok(()),
     };
     let blocks = {

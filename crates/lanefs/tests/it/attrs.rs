@@ -75,6 +75,9 @@ fn extended_attributes_of_all_sizes_survive() {
     fs.setxattr("/d", b"user.dir", b"also", 0).unwrap();
     assert_eq!(errno(fs.setxattr("/f", b"user.small", b"w", libc::XATTR_CREATE)), libc::EEXIST);
     assert_eq!(errno(fs.setxattr("/f", b"user.other", b"w", libc::XATTR_REPLACE)), libc::ENODATA);
+    let both = libc::XATTR_CREATE | libc::XATTR_REPLACE;
+    assert_eq!(errno(fs.setxattr("/f", b"user.small", b"w", both)), libc::EEXIST);
+    assert_eq!(errno(fs.setxattr("/f", b"user.other", b"w", both)), libc::ENODATA);
     assert_eq!(errno(fs.setxattr("/f", b"user.huge", &vec![0; 65537], 0)), libc::E2BIG);
     let fs = reopen(fs, &dev);
     assert_eq!(fs.getxattr("/f", b"user.big").unwrap(), vec![3; 60_000]);

@@ -152,6 +152,17 @@ fn cookies_stay_and_a_listing_goes_on_where_it_was_also_after_a_remount() {
 }
 
 #[test]
+fn no_file_is_made_in_a_directory_that_is_gone() {
+    let (fs, _) = root(64);
+    fs.mkdir("/d", 0o755).unwrap();
+    let dir = fs.open("/d", OpenOptions::new().read(true)).unwrap();
+    fs.rmdir("/d").unwrap();
+    let birth = || lanefs::NewInodeAttrs { mode: 0o600, xattrs: &[] };
+    let made = fs.volume().node_tmpfile(fs.cred(), dir.ino(), birth(), libc::O_TMPFILE | libc::O_RDWR);
+    assert_eq!(made.unwrap_err().errno(), libc::ENOENT);
+}
+
+#[test]
 fn an_unnamed_file_can_get_a_name() {
     let (fs, dev) = root(64);
     let f = fs.open("/", OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE)).unwrap();
