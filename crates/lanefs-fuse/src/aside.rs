@@ -246,8 +246,9 @@ fn run(
         let job = match errand {
             Errand::Answer(job) => job,
             Errand::Again(Again { bytes, for_root, then }) => {
-                let _taking = space.taking();
+                let taking = space.taking();
                 then(make_space(mine, handles, space, bytes, for_root));
+                drop(taking);
                 space.look();
                 continue;
             }
@@ -442,12 +443,13 @@ impl Aside {
     /// Does the same, and waits for it: the thread that asks serves a ring.
     pub(crate) fn with_space<T>(&self, bytes: u64, for_root: bool, then: impl FnOnce(bool) -> T) -> T {
         debug_assert!(self.device.is_some(), "a kernel that cannot be told gathers nothing");
-        let _taking = self.space.taking();
+        let taking = self.space.taking();
         let found = match &self.device {
             Some(device) => make_space(device, &self.handles, &self.space, bytes, for_root),
             None => true,
         };
         let done = then(found);
+        drop(taking);
         self.space.look();
         done
     }

@@ -181,6 +181,8 @@ impl Space {
             let held = self.held.load(Ordering::Relaxed);
             space < if was { held + held / 4 } else { held }
         };
+        // What was made scarce for one who takes much stays so until that is done.
+        let scarce = scarce || was && self.taking.try_lock().is_err();
         self.scarce.store(scarce, Ordering::Relaxed);
         if scarce && !was {
             self.let_through.fetch_add(1, Ordering::Relaxed);
@@ -277,5 +279,41 @@ impl Space {
     pub(crate) fn has_reserve_beside(&self, bytes: u64, for_root: bool) -> bool {
         debug_assert!(self.gathers || self.reserve() == 0, "kept back for nobody");
         self.volume.has_space(self.reserve().saturating_add(bytes), for_root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Space;
+    use lanefs::{MountOptions, Volume};
+    use std::sync::Arc;
+
+    /// Somebody who looked meanwhile would have had the kernel gather again without asking.
+    #[test]
+    fn space_stays_scarce_while_somebody_takes_much() {
+        let disk = lanefs_store::device::MemoryDevice::new(64 << 20).unwrap();
+        let disk: Arc<dyn lanefs_store::device::Device> = Arc::new(disk);
+        lanefs_store::Store::format(std::slice::from_ref(&disk), &lanefs_store::FormatOptions::default())
+            .unwrap();
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        let space = Space::new(Volume::open_devices(vec![disk], &options).unwrap(), true);
+        let knobs = tempfile::tempdir().unwrap();
+        std::fs::write(knobs.path().join("max_bytes"), "100000000").unwrap();
+        std::fs::write(knobs.path().join("strict_limit"), "0").unwrap();
+        space.begin(knobs.path().into());
+        assert!(!space.is_scarce() && space.has_beside(1 << 20) && !space.has_beside(48 << 20));
+        let taking = space.taking();
+        assert!(space.becomes_scarce() && !space.becomes_scarce());
+        space.look();
+        assert!(space.is_scarce());
+        let mut flushed = 0;
+        (0..2).for_each(|_| space.flush_gathered(|| flushed += 1));
+        assert_eq!(flushed, 1, "nobody was let through since");
+        space.lets_through();
+        space.flush_gathered(|| flushed += 1);
+        assert_eq!(flushed, 2, "somebody may have written");
+        drop(taking);
+        space.look();
+        assert!(!space.is_scarce());
     }
 }
