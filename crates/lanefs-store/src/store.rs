@@ -198,7 +198,7 @@ impl Store {
     }
 
     /// Returns how many blocks are promised and not yet written, and how many are free beside, at
-    /// the least: lanes keep what they have at hand. It writes nothing that others do.
+    /// the least: lanes keep what they have at hand. Writes nothing, unless nothing is free.
     pub fn promised_and_free(&self) -> (u64, u64) {
         let space = &self.engine.log.space;
         debug_assert!(space.total() > 0, "a volume for nobody");

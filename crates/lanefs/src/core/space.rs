@@ -48,6 +48,8 @@ const BYTES_A_CHANGE: usize = 64;
 /// Blocks that folding one may take: a bucket, an inode whose links are counted, and a leaf of the
 /// inode table.
 const BLOCKS_A_CHANGE: u64 = 3;
+/// Free blocks, 8 GiB, up to which a volume keeps a twentieth back.
+const LARGE: u64 = 1 << 21;
 /// The checkpoints that a caller makes at most because something ended in the middle of the one
 /// before.
 const MIDWAY: usize = 8;
@@ -239,8 +241,10 @@ pub(crate) fn log_needs_fold(core: &Core) -> bool {
     let anew = copies * BLOCKS_A_CHANGE * (log / BYTES_A_CHANGE) as u64;
     if has_plenty(core) {
         let logged = (log / BLOCK_SIZE) as u64;
-        // A twentieth is promised to nobody. Who logs little looks at no line that others write.
-        if attributes > free / 2 || logged + anew <= free / 40 {
+        // A twentieth is promised to nobody, or a fiftieth of what is beyond 8 GiB. Who logs less
+        // than half of that looks at no line that others write.
+        let part = if free > LARGE { 100 } else { 40 };
+        if attributes > free / 2 || logged + anew <= free / part {
             return attributes > free / 2;
         }
         let (promised, beside) = core.store.promised_and_free();
